@@ -1,0 +1,66 @@
+# Everything runs inside .venv, which `make setup` creates and keeps up to date.
+
+PYTHON ?= python3
+TORCH  ?= 2.13.0
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.stamp
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format types lock clean
+
+help: ## Show this help
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Create or refresh .venv with the pinned development environment
+
+# torch comes first and alone: with the other requirements in the same request,
+# pip may pick a different build of it.
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || { echo "setup: creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "setup: installing torch $(TORCH)"
+	@$(PIP) install -q torch==$(TORCH) -c constraints.txt
+	@echo "setup: installing undrift and its development tools"
+	@$(PIP) install -q -e '.[dev]' -c constraints.txt
+	@touch $(STAMP)
+	@echo "setup: done"
+
+demo: setup ## Run the default experiment
+	$(BIN)/undrift run
+
+test: setup ## Lint, type-check and test
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory types
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+lint: setup ## Check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: setup ## Fix what ruff can fix, and format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: setup ## Type-check the library
+	$(BIN)/mypy
+
+lock: ## Rewrite constraints.txt from a fresh environment
+	@set -e; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
+	echo "lock: resolving in a fresh environment"; \
+	$(PYTHON) -m venv "$$tmp/venv"; \
+	"$$tmp/venv/bin/python" -m pip --disable-pip-version-check install -q torch==$(TORCH); \
+	echo "torch==$(TORCH)" > "$$tmp/torch.txt"; \
+	"$$tmp/venv/bin/python" -m pip --disable-pip-version-check install -q -e '.[dev]' -c "$$tmp/torch.txt"; \
+	{ echo "# Exact versions of everything that \`pip install -e '.[dev]'\` installs."; \
+	  echo "# Regenerate with: make lock"; \
+	  "$$tmp/venv/bin/python" -m pip --disable-pip-version-check list --format=freeze --exclude-editable \
+	    | grep -v -i -E '^(pip|wheel|undrift)==' | sed -E 's/\+[A-Za-z0-9.]+$$//'; \
+	} > "$$tmp/constraints.txt"; \
+	mv "$$tmp/constraints.txt" constraints.txt; \
+	echo "lock: wrote constraints.txt"
+
+clean: ## Remove the environment, caches and build outputs
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,77 @@
+"""SCAFFOLD: control variates take out the difference between a client's slope and everybody's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from undrift import check, tree
+from undrift.algorithm import Algorithm, Setting
+from undrift.correction import At, Correction, Heard
+from undrift.protocol import Message, State
+from undrift.tree import Tree
+
+
+@dataclass(frozen=True)
+class ControlVariates(Correction):
+    """d = g − c_i + c on the parameters in `names`; the rest is left alone."""
+
+    names: tuple[str, ...]
+
+    def server(self, model: Tree) -> State:
+        return {"control": tree.zeros(tree.take(model, self.names))}
+
+    def client(self, model: Tree) -> State:
+        return {"control": tree.zeros(tree.take(model, self.names))}
+
+    def broadcast(self, server: State, model: Tree) -> Message:
+        return server
+
+    def step(self, grad: Tree, client: State, at: At) -> tuple[Tree, State]:
+        return tree.add(tree.sub(grad, client["control"]), at.inbox["control"]), client
+
+    def finish(self, update: Tree, client: State, at: At) -> tuple[Tree, State, Message]:
+        # c_i⁺ − c_i = (x − y_i)/(A_i η) − c
+        change = tree.sub(at.mean_direction(tree.take(update, self.names)), at.inbox["control"])
+        return update, {"control": tree.add(client["control"], change)}, {"change": change}
+
+    def collect(self, updates: Tree, server: State, heard: Heard) -> tuple[Tree, State]:
+        # Σ_S p_i Δc_i, a sum over the cohort divided by everybody: c stays the mean of all c_i
+        cohort = heard.cohort
+        change = tree.mean(heard.replies["change"], cohort.shares / cohort.population)
+        return updates, {"control": tree.add(server["control"], change)}
+
+
+@dataclass(frozen=True)
+class SCAFFOLD(Algorithm):
+    """Every client's steps are corrected by the difference between its slope and everybody's.
+
+    Paper:
+        Karimireddy, Kale, Mohri, Reddi, Stich, Suresh. SCAFFOLD: stochastic controlled averaging for federated
+        learning. ICML 2020.
+    Idea:
+        A client remembers the mean gradient of its last participation (its control variate), the server the mean of all
+        of them. Adding the difference to every step makes the optimum a fixed point, however different clients are.
+    Equations:
+        y ← y − η (g_i(y) − c_i + c)
+        c_i⁺ = c_i − c + (x − y_i) / (K_i η)
+        x ← x + η_g mean_S (y_i − x);  c ← c + (1/N) Σ_S (c_i⁺ − c_i)
+    Use:
+        Few, reliable clients that take part often and differ strongly.
+    Pitfalls:
+        Twice the traffic. Controls of clients seen long ago are stale. With local momentum ρ the number of steps is
+        replaced by FedNova's ‖a_i‖₁, without which it diverges.
+    Elsewhere:
+        Published versions start controls from the model's weights, forget 1/N, flip the sign, divide by epochs instead
+        of steps, or never store c_i; most of them do not converge on two quadratics.
+    """
+
+    weighting: ClassVar[str] = "uniform"
+
+    option: str = "II"
+
+    def __post_init__(self) -> None:
+        check.choice("option", self.option, ("II",))
+
+    def corrections(self, setting: Setting) -> tuple[Correction, ...]:
+        return (ControlVariates(setting.layout.names),)

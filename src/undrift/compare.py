@@ -1,0 +1,168 @@
+"""`compare`: several algorithms on the same data and the same seeds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import nn
+
+from undrift import check, report
+from undrift.algorithm import Algorithm
+from undrift.check import nearest
+from undrift.data import FederatedData
+from undrift.directory import RunDirectory
+from undrift.experiment import Options, find_algorithm
+from undrift.learner import SampleLoss
+from undrift.report import Record
+from undrift.run import Run, history_frame
+from undrift.simulate import Callback, resume, start
+from undrift.task import Augment
+
+
+class Comparison:
+    """Finished runs side by side."""
+
+    def __init__(self, records: Sequence[Record], target: float | None = None) -> None:
+        self.records, self.target = list(records), target
+
+    def table(self) -> pd.DataFrame:
+        """A row per algorithm, means over seeds."""
+        return report.summarise(self.records, self.target)
+
+    def curves(self) -> pd.DataFrame:
+        """A row per algorithm, seed and round."""
+        frames = [r.history.assign(label=r.label, seed=r.seed) for r in self.records]
+        joined = pd.concat(frames, ignore_index=True)
+        return joined[["label", "seed", *(c for c in joined.columns if c not in ("label", "seed"))]]
+
+    def report(self, path: str | Path, title: str = "undrift") -> Path:
+        """One self-contained HTML file."""
+        return report.write(path, self.records, title, self.target)
+
+    @classmethod
+    def from_directories(cls, paths: Iterable[str | Path]) -> Comparison:
+        """From run directories, or directories that hold some."""
+        records = []
+        for path in paths:
+            homes = [home.parent for home in sorted(Path(path).rglob("config.json"))]
+            if not homes:
+                raise ValueError(f"{str(path)!r} is not a run directory and holds none")
+            records += [read_record(RunDirectory.open(home)) for home in homes]
+        return cls(records)
+
+
+def compare(
+    algorithms: Mapping[str, str | Algorithm] | Sequence[str],
+    model: str | nn.Module,
+    data: str | FederatedData | Sequence[tuple[Any, Any]],
+    test: tuple[Any, Any] | None = None,
+    seeds: int | Sequence[int] = 1,
+    *,
+    loss: SampleLoss | None = None,
+    augment: str | Augment | None = None,
+    callbacks: Iterable[Callback] = (),
+    out: str | Path | None = None,
+    **options: Any,
+) -> Comparison:
+    """Run every algorithm with every seed (a count, or a list) and compare. Other arguments are those of `simulate`.
+
+    `algorithms` maps labels to names or instances. With `out`, every run is kept in ``out/LABEL/seed-S``; runs that are
+    there already are not repeated. A run that diverges is recorded, and the others go on.
+    """
+    labelled = _labelled(algorithms)
+    chosen = _seeds(seeds)
+    plain = _options(options)
+    records = []
+    for seed in chosen:
+        for label, algorithm in labelled.items():
+            home = None if out is None else Path(out) / _slug(label) / f"seed-{seed}"
+            run = _begin_or_go_on(
+                algorithm, model, data, test, loss, augment, replace(plain, seed=seed), callbacks, home, label
+            )
+            records.append(Record(label, seed, run.history, run.config, run.environment))
+    order = list(labelled)
+    return Comparison(sorted(records, key=lambda r: (order.index(r.label), r.seed)), plain.target)
+
+
+def _begin_or_go_on(
+    algorithm: Algorithm,
+    model: str | nn.Module,
+    data: Any,
+    test: Any,
+    loss: SampleLoss | None,
+    augment: str | Augment | None,
+    options: Options,
+    callbacks: Iterable[Callback],
+    home: Path | None,
+    label: str,
+) -> Run:
+    if home is None or not (home / "config.json").exists():
+        return start(algorithm, model, data, test, loss, augment, options, callbacks, home, "stop", label)
+
+    def unless_named(given: Any) -> Any:
+        return None if isinstance(given, str) else given
+
+    return resume(
+        home,
+        options.rounds,
+        algorithm=algorithm,
+        model=unless_named(model),
+        data=unless_named(data),
+        test=test,
+        loss=loss,
+        augment=unless_named(augment),
+        callbacks=callbacks,
+        on_divergence="stop",
+    )
+
+
+def read_record(directory: RunDirectory) -> Record:
+    config = directory.config
+    return Record(
+        config["label"],
+        config["options"]["seed"],
+        history_frame(directory.rows()),
+        config,
+        directory.environment,
+    )
+
+
+def _labelled(algorithms: Mapping[str, str | Algorithm] | Sequence[str]) -> dict[str, Algorithm]:
+    if not isinstance(algorithms, Mapping):
+        found = [find_algorithm(a) for a in algorithms]
+        algorithms = {type(a).__name__: a for a in found}
+        if len(algorithms) < len(found):
+            raise ValueError("algorithms must differ; give a dict with a label for each")
+    if not algorithms:
+        raise ValueError("compare needs at least one algorithm, got none")
+    return {str(label): find_algorithm(a) for label, a in algorithms.items()}
+
+
+def _seeds(seeds: int | Sequence[int]) -> list[int]:
+    if isinstance(seeds, int):
+        check.integer("seeds", seeds, 1)
+        return list(range(seeds))
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds must be a count or a list of different numbers, got {list(seeds)}")
+    return list(seeds)
+
+
+def _options(given: dict[str, Any]) -> Options:
+    known = [f.name for f in fields(Options) if f.name != "seed"]
+    for key in given:
+        if key not in known:
+            raise TypeError(f"compare has no argument {key!r}{nearest(key, known)}")
+    for key, kind in (("device", torch.device), ("dtype", torch.dtype)):
+        if isinstance(given.get(key), kind):
+            given[key] = str(given[key]).removeprefix("torch.")
+    return Options(**given)
+
+
+def _slug(label: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-") or "run"

@@ -1,0 +1,98 @@
+"""Which engine, and how many clients at a time. The choice depends on the model and the device, never on a clock,
+so that a run repeated is the same run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from undrift import check, tree
+from undrift.engines.batched import Batched
+from undrift.engines.sequential import Sequential
+from undrift.engines.work import Engine, Work
+from undrift.protocol import Cohort, Method
+
+NAMES = ("auto", "batched", "sequential")
+_MEMORY = {"cpu": 1 << 30, "cuda": 16 << 30}  # bytes that a chunk of clients may take
+_MODEL_COPIES = 8  # parameters, gradient, update, state and temporaries of one client
+
+
+class Choice(NamedTuple):
+    engine: Engine
+    reason: str
+
+
+def choose(name: str, method: Method, work: Work) -> Choice:
+    """The engine of this name; for ``auto``, the faster one. ``batched:16`` fixes the chunk."""
+    kind, _, count = name.partition(":")
+    check.choice("engine", kind, NAMES)
+    if count and (kind != "batched" or not count.isdigit() or int(count) < 1):
+        raise ValueError(f"engine: a chunk of clients is given as in 'batched:16', got {name!r}")
+    if kind == "sequential":
+        return Choice(Sequential(), "as asked")
+    if kind == "auto" and (reason := _better_alone(work)):
+        return Choice(Sequential(), reason)
+    engine = Batched(int(count) if count else _chunk(work))
+    if obstacle := _obstacle(engine, method, work):
+        if kind == "batched":
+            raise ValueError(f"engine='batched' cannot train this model: {obstacle}")
+        return Choice(Sequential(), f"the model cannot be batched: {obstacle}")
+    return Choice(engine, "as asked" if kind == "batched" else f"{engine.chunk} clients at a time")
+
+
+def _better_alone(work: Work) -> str:
+    """Why one client at a time is faster here; empty if it is not."""
+    if work.learner.device.type != "cpu":
+        return ""
+    convolutions = nn.modules.conv._ConvNd
+    if any(isinstance(part, convolutions) for part in work.learner.module.modules()):
+        return "on a CPU a convolution per client is slower batched"
+    return ""
+
+
+def _chunk(work: Work) -> int:
+    """Clients whose models and activations fit the memory set aside."""
+    learner = work.learner
+    largest = int(work.data.sizes.max())
+    batch = min(work.schedule.batch_size or largest, largest)
+    probe = work.x[: min(2, len(work.x))]
+    taken = 0
+
+    def note(saved: Tensor) -> Tensor:
+        nonlocal taken
+        taken += saved.nbytes
+        return saved
+
+    points = {k: v.detach().clone().requires_grad_() for k, v in learner.parameters.items()}
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
+        learner.module.eval()
+        torch.func.functional_call(learner.module, points | learner.buffers, (learner.prepare(probe),))
+    model = tree.nbytes(learner.parameters)
+    activations = max(taken - model, 0) * batch // len(probe)
+    each = _MODEL_COPIES * model + 2 * activations
+    return max(1, _MEMORY.get(learner.device.type, _MEMORY["cpu"]) // each)
+
+
+def _obstacle(engine: Engine, method: Method, work: Work) -> str:
+    """Why the model cannot be batched; empty if a rehearsal with two clients and one step succeeds."""
+    ids = np.argsort(-work.data.sizes, kind="stable")[[0, -1]]
+    learner = work.learner
+    small = replace(
+        work,
+        ids=ids,
+        shares=torch.ones(2, dtype=learner.dtype, device=learner.device),
+        schedule=replace(work.schedule, steps=1, epochs=None),
+    )
+    cohort = Cohort(torch.from_numpy(ids), torch.full((2,), 0.5), small.shares, len(work.data), 1)
+    server = method.server(learner.parameters, learner.buffers)
+    clients: Any = tree.repeat(method.client(learner.parameters, learner.buffers), 2)
+    phase = method.phases[-1]
+    try:
+        engine.run(phase, phase.ask(server, cohort), clients, small)
+    except (RuntimeError, NotImplementedError, ValueError) as error:
+        return str(error).strip().splitlines()[0]
+    return ""

@@ -1,0 +1,348 @@
+"""Arguments of `simulate`, checked before anything is computed and made ready to run."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from undrift import algorithms, check, models
+from undrift.algorithm import Algorithm, Setting
+from undrift.averaging import BUFFER_POLICIES
+from undrift.data import augment as augmentation
+from undrift.data import load
+from undrift.data.batches import Schedule
+from undrift.data.federated import FederatedData, held_out
+from undrift.engines import Engine, Work, choose
+from undrift.evaluate import scores_classes
+from undrift.learner import Learner, SampleLoss
+from undrift.optim import optimizer
+from undrift.protocol import Method
+from undrift.random import SEED_LIMIT
+from undrift.task import Augment
+
+Cohorts = int | float | Sequence[Sequence[int]] | None
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True)
+class Options:
+    """The plain arguments of `simulate`: all that is not an algorithm, a model or data."""
+
+    rounds: int = 100
+    cohort: Cohorts = None
+    epochs: int = 1
+    steps: int | None = None
+    batch_size: int | None = 32
+    lr: float = 0.01
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    optimizer: str = "sgd"
+    server_lr: float = 1.0
+    weighting: str | None = None
+    eval_every: int = 1
+    target: float | None = None
+    seed: int = 0
+    device: str | None = None
+    dtype: str | None = None
+    engine: str = "auto"
+    buffers: str = "averaged"
+
+    def __post_init__(self) -> None:
+        check.integer("rounds", self.rounds, 1)
+        check.integer("epochs", self.epochs, 1)
+        if self.steps is not None:
+            check.integer("steps", self.steps, 1)
+            if self.epochs != 1:
+                raise ValueError(f"give epochs or steps, not both; got epochs={self.epochs} and steps={self.steps}")
+        if self.batch_size is not None:
+            check.integer("batch_size", self.batch_size, 1)
+        check.number("lr", self.lr, 0, open_low=True)
+        check.number("weight_decay", self.weight_decay, 0)
+        check.number("server_lr", self.server_lr, 0, open_low=True)
+        if self.weighting is not None:
+            check.choice("weighting", self.weighting, ("samples", "uniform"))
+        check.integer("eval_every", self.eval_every, 1)
+        if self.target is not None:
+            check.number("target", self.target, 0, 1)
+        check.integer("seed", self.seed, 0)
+        if self.seed >= SEED_LIMIT:
+            raise ValueError(f"seed must be less than {SEED_LIMIT}, got {self.seed}")
+        check.choice("buffers", self.buffers, BUFFER_POLICIES)
+        if self.dtype is not None:
+            check.choice("dtype", self.dtype, _DTYPES)
+        optimizer(self.optimizer, self.momentum)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything a run needs, on its device."""
+
+    options: Options
+    algorithm: Algorithm
+    method: Method
+    learner: Learner
+    data: FederatedData
+    x: Tensor
+    y: Tensor
+    test: tuple[Tensor, Tensor] | None
+    schedule: Schedule
+    augment: Augment | None
+    engine: Engine
+    engine_reason: str
+    weighting: str
+    description: dict[str, Any]  # plain values from which `resume` makes it again, or fingerprints it is checked with
+
+    def work(self, ids: np.ndarray[Any, np.dtype[np.int64]], round: int, shares: Tensor) -> Work:
+        o = self.options
+        return Work(
+            self.learner,
+            self.data,
+            self.x,
+            self.y,
+            ids,
+            shares,
+            self.schedule,
+            o.seed,
+            round,
+            o.lr,
+            o.weight_decay,
+            self.augment,
+        )
+
+
+def prepare(
+    algorithm: str | Algorithm,
+    model: str | nn.Module,
+    data: str | FederatedData | Sequence[tuple[Any, Any]],
+    test: tuple[Any, Any] | None,
+    loss: SampleLoss | None,
+    augment: str | Augment | None,
+    options: Options,
+) -> Experiment:
+    chosen = find_algorithm(algorithm)
+    federation = find_data(data, options.seed)
+    device = find_device(options.device)
+    held = federation.test if test is None else held_out(test)
+    if options.target is not None and held is None:
+        raise ValueError(f"target={options.target} needs a test set; give test=(x, y)")
+    module = find_model(model, federation, options.seed)
+    learner = Learner(module, _checked_loss(loss), device, _DTYPES.get(options.dtype or ""))
+    cohort_size(options, len(federation))
+    _fit(learner, federation, held)
+    setting = Setting(
+        learner.layout,
+        optimizer(options.optimizer, options.momentum),
+        options.server_lr,
+        options.buffers,
+        len(federation),
+    )
+    method = chosen.method(setting)
+    schedule = Schedule(options.batch_size, None if options.steps else options.epochs, options.steps)
+    x, y = federation.x.to(device), federation.y.to(device)
+    enlarge = augmentation.find(augment) if isinstance(augment, str) else augment
+    rehearsal = Work(
+        learner,
+        federation,
+        x,
+        y,
+        np.arange(1),
+        torch.ones(1),
+        schedule,
+        options.seed,
+        1,
+        options.lr,
+        options.weight_decay,
+        enlarge,
+    )
+    engine, reason = choose(options.engine, method, rehearsal)
+    return Experiment(
+        options,
+        chosen,
+        method,
+        learner,
+        federation,
+        x,
+        y,
+        None if held is None else (held[0].to(device), held[1].to(device)),
+        schedule,
+        enlarge,
+        engine,
+        reason,
+        options.weighting or chosen.weighting,
+        {
+            "algorithm": describe_algorithm(chosen),
+            "model": model if isinstance(model, str) else {"fingerprint": _module_fingerprint(module)},
+            "data": federation.recipe or {"fingerprint": federation.fingerprint()},
+            "test": None if test is None else {"fingerprint": _pair_fingerprint(held)},
+            "loss": None if loss is None else {"fingerprint": _callable_name(loss)},
+            "augment": augment
+            if augment is None or isinstance(augment, str)
+            else {"fingerprint": _callable_name(augment)},
+        },
+    )
+
+
+def find_algorithm(algorithm: str | Algorithm) -> Algorithm:
+    if isinstance(algorithm, str):
+        return algorithms.find(algorithm)()
+    if isinstance(algorithm, Algorithm):
+        return algorithm
+    raise TypeError(f"algorithm must be a name or an instance such as ud.algorithms.FedHBM(), got {algorithm!r}")
+
+
+def describe_algorithm(algorithm: Algorithm) -> dict[str, Any]:
+    """Name and options; an option that is no plain value (a state dict) is fingerprinted."""
+    described = {}
+    for key, value in algorithm.options().items():
+        described[key] = {"fingerprint": _tree_fingerprint(value)} if isinstance(value, Mapping) else value
+    return {"name": algorithm.name(), "options": described}
+
+
+def find_data(data: Any, seed: int) -> FederatedData:
+    if isinstance(data, FederatedData):
+        return data
+    if isinstance(data, str):
+        return load(data, seed=seed)
+    if isinstance(data, Sequence):
+        return FederatedData.from_clients(data)
+    raise TypeError(f"data must be a list of pairs (x, y), a FederatedData or a name, got {type(data).__name__}")
+
+
+def find_model(model: Any, data: FederatedData, seed: int) -> nn.Module:
+    if isinstance(model, nn.Module):
+        return model
+    if isinstance(model, str):
+        return models.build(model, tuple(data.x.shape[1:]), data.classes, seed)
+    raise TypeError(f"model must be a torch.nn.Module or a name, got {type(model).__name__}")
+
+
+def find_device(device: str | None) -> torch.device:
+    """The device asked for; without a wish, a GPU if there is one."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        raise ValueError(f"device must be 'cpu' or 'cuda', got {device!r}") from None
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device={device!r} was asked for, but no CUDA device is available")
+    return found
+
+
+def cohort_size(options: Options, population: int) -> int | None:
+    """How many clients a round has; None when cohorts are listed one by one. Refuses what cannot be."""
+    cohort: Any = options.cohort
+    if cohort is None:
+        return population
+    if isinstance(cohort, bool) or not isinstance(cohort, (int, float, Sequence)) or isinstance(cohort, str):
+        raise TypeError(f"cohort must be None, a number, a fraction or a list of lists, got {cohort!r}")
+    if isinstance(cohort, int):
+        if not 1 <= cohort <= population:
+            raise ValueError(f"cohort must lie between 1 and the federation's {population} clients, got {cohort}")
+        return cohort
+    if isinstance(cohort, float):
+        check.number("cohort (a fraction)", cohort, 0, 1, open_low=True)
+        return max(1, round(cohort * population))
+    if len(cohort) != options.rounds:
+        raise ValueError(
+            f"cohort as a list must have one entry per round, got {len(cohort)} for {options.rounds} rounds"
+        )
+    for number, members in enumerate(cohort, 1):
+        if not len(members) or len(set(members)) < len(members):
+            raise ValueError(f"cohort of round {number} must name different clients, at least one, got {list(members)}")
+        wrong = [m for m in members if isinstance(m, bool) or not isinstance(m, int) or not 0 <= m < population]
+        if wrong:
+            raise ValueError(f"cohort of round {number}: clients are 0..{population - 1}, got {wrong[0]!r}")
+    return None
+
+
+def _fit(learner: Learner, data: FederatedData, test: tuple[Tensor, Tensor] | None) -> None:
+    """Refuse a model, a loss and data that do not go together, before anything is computed."""
+    bad = [k for k, v in learner.parameters.items() if not bool(torch.isfinite(v).all())]
+    if bad:
+        raise ValueError(f"the model's parameter {bad[0]!r} is not finite")
+    x, y = data.x[:2].to(learner.device), data.y[:2].to(learner.device)
+    if test is not None and (test[0].shape[1:] != data.x.shape[1:] or test[1].shape[1:] != data.y.shape[1:]):
+        raise ValueError(
+            f"test samples have shapes {tuple(test[0].shape[1:])} and {tuple(test[1].shape[1:])}, "
+            f"those of clients {tuple(data.x.shape[1:])} and {tuple(data.y.shape[1:])}"
+        )
+    try:
+        output = learner.outputs(learner.parameters, learner.buffers, x)
+        learner.listen(torch.cat([x, x]))
+    except (RuntimeError, TypeError, IndexError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise ValueError(f"the model does not accept samples of shape {tuple(data.x.shape[1:])}: {first}") from error
+    if not isinstance(output, Tensor) or output.ndim == 0 or len(output) != len(x):
+        got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise ValueError(f"the model must return a tensor with one row per sample, got {got} for {len(x)} samples")
+    if learner.classifies:
+        _fit_classes(output, data, test)
+    try:
+        values = learner.sample_loss(output, y)
+    except (RuntimeError, TypeError, IndexError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"the loss does not fit outputs of shape {tuple(output.shape)} and targets of {tuple(y.shape)}: {first}"
+        ) from error
+    if not isinstance(values, Tensor) or values.shape != (len(x),):
+        got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise ValueError(
+            f"loss must return one value per sample, a tensor of shape ({len(x)},), got {got}; use reduction='none'"
+        )
+
+
+def _fit_classes(output: Tensor, data: FederatedData, test: tuple[Tensor, Tensor] | None) -> None:
+    for what, y in (("", data.y), ("test ", test[1] if test is not None else data.y[:0])):
+        if y.is_floating_point():
+            raise ValueError(
+                f"cross-entropy needs {what}targets that are class numbers, got {y.dtype}; give loss=f(output, target)"
+            )
+        if not len(y):
+            continue
+        if not scores_classes(output, y[: len(output)]) and y.ndim <= 2:
+            raise ValueError(
+                f"cross-entropy needs one output per class: for {what}targets of shape {tuple(y.shape[1:])} the model "
+                f"must return [samples, {'positions, ' if y.ndim == 2 else ''}classes], got {tuple(output.shape)}"
+            )
+        low, high, classes = int(y.min()), int(y.max()), output.shape[-1]
+        if low < 0 or high >= classes:
+            raise ValueError(
+                f"{what}labels must lie in 0..{classes - 1} for a model with {classes} outputs, got {low}..{high}"
+            )
+
+
+def _checked_loss(loss: Any) -> SampleLoss | None:
+    if loss is not None and not callable(loss):
+        raise TypeError(f"loss must be a function of (output, target), got {loss!r}")
+    return loss  # type: ignore[no-any-return]
+
+
+# Fingerprints
+
+
+def _tree_fingerprint(tree: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for key, value in tree.items():
+        digest.update(repr((key, tuple(value.shape), str(value.dtype))).encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _module_fingerprint(module: nn.Module) -> str:
+    return _tree_fingerprint(module.state_dict())
+
+
+def _pair_fingerprint(pair: tuple[Tensor, Tensor] | None) -> str:
+    assert pair is not None
+    return _tree_fingerprint({"x": pair[0], "y": pair[1]})
+
+
+def _callable_name(f: Callable[..., Any]) -> str:
+    return f"{getattr(f, '__module__', '')}.{getattr(f, '__qualname__', type(f).__qualname__)}"

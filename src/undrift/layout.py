@@ -1,0 +1,60 @@
+"""Which parameters of a model form its layers, its head and its normalisations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from undrift.check import nearest
+
+Layers = int | str | Sequence[str]
+NORMALISATIONS = (
+    nn.modules.batchnorm._NormBase,  # batch and instance normalisation of every dimension
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.RMSNorm,
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names of the trainable parameters, in the order of the modules that own them."""
+
+    names: tuple[str, ...]
+    layers: tuple[tuple[str, ...], ...]  # modules with weights of their own that are not normalisations
+    norms: tuple[str, ...]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Layout:
+        names = tuple(name for name, p in module.named_parameters() if p.requires_grad)
+        known, layers, norms = set(names), [], []
+        for prefix, part in module.named_modules():
+            own = [f"{prefix}.{n}" if prefix else n for n, _ in part.named_parameters(recurse=False)]
+            own = [name for name in own if name in known]
+            if isinstance(part, NORMALISATIONS):
+                norms.extend(own)
+            elif own:
+                layers.append(tuple(own))
+        return cls(names, tuple(layers), tuple(norms))
+
+    def head(self, layers: Layers) -> tuple[str, ...]:
+        """The last layers: a count, ``"all"``, or names; normalisations behind the cut belong to the head."""
+        if layers == "all":
+            return self.names
+        if isinstance(layers, int) and not isinstance(layers, bool):
+            return self._last(layers)
+        if isinstance(layers, str) or not isinstance(layers, Sequence):
+            raise TypeError(f"layers must be a count, 'all' or a list of parameter names, got {layers!r}")
+        for name in layers:
+            if name not in self.names:
+                raise ValueError(f"layers: no parameter {name!r}{nearest(str(name), self.names)}")
+        return tuple(name for name in self.names if name in set(layers))
+
+    def _last(self, count: int) -> tuple[str, ...]:
+        if not 0 <= count <= len(self.layers):
+            raise ValueError(f"layers must lie between 0 and the model's {len(self.layers)} layers, got {count}")
+        if count == 0:
+            return ()
+        return self.names[self.names.index(self.layers[-count][0]) :]

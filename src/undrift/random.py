@@ -1,0 +1,107 @@
+"""Random numbers that depend on (seed, round, client) and on nothing else.
+
+A counter-based generator, Philox4x32-10 (Salmon et al., SC 2011), evaluated with ordinary tensor operations: the same
+bits on a CPU and on a GPU, for one client alone and for a thousand under `vmap`, in any order. Words are 32-bit numbers
+held in int64, which wraps around the same way everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import IntEnum
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+_WORD = 0xFFFFFFFF
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+SEED_LIMIT = 2**32
+
+
+class Stream(IntEnum):
+    """Independent uses of one seed; extra passes over the data must not disturb the order of batches."""
+
+    BATCHES = 1
+    COHORT = 2
+    DROPOUT = 3
+    AUGMENT = 4
+    PARTITION = 5
+    INITIAL = 6
+
+
+class Key(NamedTuple):
+    """Whose numbers: a client of a round. `client` is 0-dimensional, batched under `vmap`, or [n, 1]."""
+
+    seed: int
+    round: int
+    client: Tensor
+
+
+def philox(counter: tuple[Tensor | int, ...], key: tuple[int, int]) -> tuple[Tensor, ...]:
+    """Ten rounds of Philox4x32: four words from four counter words (which broadcast) and two key words."""
+    a, b, c, d = counter
+    k0, k1 = key
+    for _ in range(10):
+        left, right = a * _MULTIPLIERS[0], c * _MULTIPLIERS[1]
+        a, b, c, d = (
+            ((right >> 32) & _WORD) ^ b ^ k0,
+            right & _WORD,
+            ((left >> 32) & _WORD) ^ d ^ k1,
+            left & _WORD,
+        )
+        k0, k1 = (k0 + _WEYL[0]) & _WORD, (k1 + _WEYL[1]) & _WORD
+    return a, b, c, d  # type: ignore[return-value]  # a word that met a tensor counter is a tensor
+
+
+def bits(key: Key, stream: Stream, step: int, count: int) -> Tensor:
+    """`count` 32-bit words (int64) [..., count]; a longer draw begins with a shorter one."""
+    blocks = torch.arange((count + 3) // 4, device=key.client.device)
+    words = philox((blocks, step & _WORD, key.round, key.client), (key.seed, int(stream)))
+    return torch.stack(torch.broadcast_tensors(*words), dim=-1).flatten(-2)[..., :count]
+
+
+def uniform(key: Key, stream: Stream, step: int, shape: tuple[int, ...]) -> Tensor:
+    """Numbers in [0, 1) with 24 bits, exact in float32 [..., *shape]."""
+    words = bits(key, stream, step, math.prod(shape))
+    numbers = (words >> 8).to(torch.float32) * 2.0**-24
+    return numbers.reshape(*words.shape[:-1], *shape)
+
+
+def normal(key: Key, stream: Stream, step: int, shape: tuple[int, ...]) -> Tensor:
+    """Standard normal numbers by Box and Muller [..., *shape]."""
+    count = math.prod(shape)
+    pairs = uniform(key, stream, step, (count, 2)).double()
+    radius = torch.sqrt(-2.0 * torch.log1p(-pairs[..., 0]))
+    numbers = radius * torch.cos(2.0 * math.pi * pairs[..., 1])
+    # Devices may differ in the last bit of a logarithm; rounding to float32 hides it.
+    return numbers.float().reshape(*pairs.shape[:-2], *shape)
+
+
+def permutations(key: Key, stream: Stream, step: int, sizes: Tensor, width: int) -> Tensor:
+    """Row i: a permutation of ``range(sizes[i])``, then the rest of ``range(width)`` [n, width].
+
+    `key.client` is [n, 1]. Positions break ties, so that sorting is exact on every device; a row does not depend on
+    `width`.
+    """
+    places = torch.arange(width, device=sizes.device)
+    draws = bits(key, stream, step, width) << 31 | places
+    return torch.where(places < sizes[:, None], draws, torch.iinfo(torch.int64).max).argsort(dim=1, stable=True)
+
+
+def sample(seed: int, round: int, population: int, count: int) -> Tensor:
+    """`count` different clients of `population`, in increasing order [count]; the cost depends on `count` only."""
+    key = Key(seed, round, torch.zeros((), dtype=torch.int64))
+    if 2 * count >= population:  # so many that sorting everybody is cheapest
+        draws = bits(key, Stream.COHORT, 0, population) << 31 | torch.arange(population)
+        return draws.argsort()[:count].sort().values
+    chosen: dict[int, None] = {}
+    attempt = 0
+    while len(chosen) < count:
+        words = bits(key, Stream.COHORT, attempt, 2 * count)
+        for index in ((words * population) >> 32).tolist():
+            if len(chosen) < count:
+                chosen.setdefault(index)
+        attempt += 1
+    return torch.tensor(sorted(chosen), dtype=torch.int64)

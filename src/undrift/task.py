@@ -1,0 +1,96 @@
+"""What one client can compute in one round: batches, gradients, full passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from undrift import tree
+from undrift.learner import Batch, Learner, Loss
+from undrift.random import Key
+from undrift.tree import Tree
+
+Augment = Callable[[Tensor, Key, int], Tensor]
+# f(params) -> (value, aux); returns (gradient, value, aux). The engine brings it: autograd, or `torch.func` under vmap.
+Differentiate = Callable[[Callable[[Tree], tuple[Tensor, Any]], Tree], tuple[Tree, Tensor, Any]]
+
+
+_PASS = 1 << 22  # draws of full passes are numbered from here, so that they do not disturb those of the steps
+
+
+class Slope(NamedTuple):
+    gradient: Tree
+    loss: Tensor
+    buffers: Tree
+
+
+class Samples(NamedTuple):
+    """Rows of the data that make a batch, as an engine wants them."""
+
+    rows: Tensor  # [B]
+    weight: Tensor | None  # [B], 0 where a row only pads; None: no padding
+
+
+@dataclass(frozen=True)
+class Task:
+    learner: Learner
+    x: Tensor  # the whole federation's samples; a client reads its own rows
+    y: Tensor
+    batches: Sequence[Samples]  # one per step
+    active: Sequence[Tensor | None]  # whether this client takes step j; None: surely
+    everything: Sequence[Samples]  # all of the client's samples, in blocks
+    key: Key
+    steps: Tensor  # K_i
+    samples: Tensor  # n_i
+    share: Tensor  # N p_i
+    participation: float  # |S| / N
+    lr: float
+    weight_decay: float
+    augment: Augment | None
+    differentiate: Differentiate
+
+    def batch(self, step: int, buffers: Tree) -> Batch:
+        rows, weight = self.batches[step]
+        x = self.learner.prepare(self.x[rows])
+        if self.augment is not None:
+            x = self.augment(x, self.key, step)
+        return Batch(x, self.y[rows], weight, self.key, step, buffers)
+
+    def gradient(
+        self,
+        params: Tree,
+        batch: Batch,
+        loss: Loss | None = None,
+        of: Callable[[Tensor], Tensor] | None = None,
+    ) -> Slope:
+        """Gradient of the mean loss, or of the mean of `of` the per-sample losses; weight decay not included."""
+        chosen = loss or self.learner.losses
+
+        def objective(point: Tree) -> tuple[Tensor, Tree]:
+            values, buffers = chosen(point, batch)
+            return _average(values if of is None else of(values), batch.weight), buffers
+
+        return Slope(*self.differentiate(objective, params))
+
+    def decayed(self, gradient: Tree, params: Tree) -> Tree:
+        """With weight decay, which belongs to the objective: g + λ w."""
+        return tree.add(gradient, params, self.weight_decay) if self.weight_decay else gradient
+
+    def full_gradient(self, params: Tree, buffers: Tree) -> Slope:
+        """Gradient and loss over all of the client's samples, without augmentation, weight decay included."""
+        gradient, loss = tree.zeros(params), self.samples * 0
+        for number, (rows, weight) in enumerate(self.everything):
+            batch = Batch(self.learner.prepare(self.x[rows]), self.y[rows], weight, self.key, _PASS + number, buffers)
+            slope = self.gradient(params, batch)
+            part = (len(rows) if weight is None else weight.sum()) / self.samples
+            gradient, loss = tree.add(gradient, slope.gradient, part), loss + part * slope.loss
+        return Slope(self.decayed(gradient, params), loss, buffers)
+
+
+def _average(values: Tensor, weight: Tensor | None) -> Tensor:
+    if weight is None:
+        return values.mean()
+    return (values * weight).sum() / weight.sum().clamp_min(1)
