@@ -1,7 +1,8 @@
 """The contract: all that engines, Ray and Flower see of an algorithm.
 
 A round is, for every phase, ``mail = ask(server)``, ``answer`` on every client of the cohort and
-``server = hear(replies)``. Messages travel, states stay; nothing travels outside a message, so traffic is measured, never estimated.
+``server = hear(replies)``. Messages travel, states stay; nothing travels outside a message, so traffic is measured,
+never estimated.
 """
 
 from __future__ import annotations

@@ -1,0 +1,80 @@
+"""Heterogeneous quadratics f_i(x) = ½ Σ_d a_id (x_d − b_id)², on which every algorithm's path can be worked out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import undrift as ud
+
+
+class Point(nn.Module):
+    """A model that is its parameter: the output for every sample is the point itself."""
+
+    def __init__(self, start: Sequence[float]) -> None:
+        super().__init__()
+        self.point = nn.Parameter(torch.tensor(start, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.point.expand(len(x), -1)
+
+
+def half_square(output: Tensor, target: Tensor) -> Tensor:
+    """½ Σ a (x − b)² with the curvature a and the centre b in the target [B, 2, d]."""
+    curvature, centre = target[:, 0], target[:, 1]
+    return 0.5 * (curvature * (output - centre) ** 2).sum(1)
+
+
+@dataclass(frozen=True)
+class Quadratics:
+    curvature: tuple[tuple[float, ...], ...]  # a, a row per client
+    centre: tuple[tuple[float, ...], ...]  # b
+    start: tuple[float, ...]
+    lr: float
+    steps: int = 2
+    samples: tuple[int, ...] = ()  # copies of its sample that a client holds; default one each
+
+    @property
+    def a(self) -> np.ndarray:
+        return np.array(self.curvature)
+
+    @property
+    def b(self) -> np.ndarray:
+        return np.array(self.centre)
+
+    def data(self) -> list[tuple[Tensor, Tensor]]:
+        counts = self.samples or (1,) * len(self.curvature)
+        return [
+            (torch.zeros(n, 1, dtype=torch.float64), torch.tensor([[a, b]] * n, dtype=torch.float64))
+            for a, b, n in zip(self.curvature, self.centre, counts, strict=True)
+        ]
+
+    def optimum(self, weights: Sequence[float] | None = None) -> np.ndarray:
+        """The minimiser of Σ p_i f_i."""
+        p = np.full(len(self.a), 1 / len(self.a)) if weights is None else np.array(weights)
+        return (p[:, None] * self.a * self.b).sum(0) / (p[:, None] * self.a).sum(0)
+
+    def run(self, algorithm: Any, rounds: int, **options: Any) -> tuple[np.ndarray, ud.Run]:
+        """The server's points after every round [rounds, d], and the run. Full batches, full participation by default."""
+        path: list[np.ndarray] = []
+        settings: dict[str, Any] = {"lr": self.lr, "steps": self.steps, "batch_size": None} | options
+        run = ud.simulate(
+            algorithm,
+            Point(self.start),
+            self.data(),
+            loss=half_square,
+            rounds=rounds,
+            callbacks=[lambda row, run: path.append(run.parameters["point"].numpy().copy())],
+            **settings,
+        )
+        return np.array(path), run
+
+
+# Reference problems of the golden vectors
+P2 = Quadratics(((1.0,), (3.0,)), ((0.0,), (4.0,)), (1.0,), lr=0.1)  # optimum 3
+P3 = Quadratics(((1.0,), (3.0,), (2.0,)), ((0.0,), (4.0,), (1.0,)), (1.0,), lr=0.1)  # optimum 7/3
