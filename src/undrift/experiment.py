@@ -51,6 +51,8 @@ class Options:
     device: str | None = None
     dtype: str | None = None
     engine: str = "auto"
+    clip: float | None = None
+    lr_decay: float = 1.0
     buffers: str = "averaged"
 
     def __post_init__(self) -> None:
@@ -73,6 +75,9 @@ class Options:
         check.integer("seed", self.seed, 0)
         if self.seed >= SEED_LIMIT:
             raise ValueError(f"seed must be less than {SEED_LIMIT}, got {self.seed}")
+        if self.clip is not None:
+            check.number("clip", self.clip, 0, open_low=True)
+        check.number("lr_decay", self.lr_decay, 0, 1, open_low=True)
         check.choice("buffers", self.buffers, BUFFER_POLICIES)
         if self.dtype is not None:
             check.choice("dtype", self.dtype, _DTYPES)
@@ -99,21 +104,38 @@ class Experiment:
     description: dict[str, Any]  # plain values from which `resume` makes it again, or fingerprints it is checked with
 
     def work(self, ids: np.ndarray[Any, np.dtype[np.int64]], round: int, shares: Tensor) -> Work:
-        o = self.options
-        return Work(
-            self.learner,
-            self.data,
-            self.x,
-            self.y,
-            ids,
-            shares,
-            self.schedule,
-            o.seed,
-            round,
-            o.lr,
-            o.weight_decay,
-            self.augment,
+        return _work(
+            self.options, self.learner, self.data, self.x, self.y, self.schedule, self.augment, ids, round, shares
         )
+
+
+def _work(
+    options: Options,
+    learner: Learner,
+    data: FederatedData,
+    x: Tensor,
+    y: Tensor,
+    schedule: Schedule,
+    augment: Augment | None,
+    ids: np.ndarray[Any, np.dtype[np.int64]],
+    round: int,
+    shares: Tensor,
+) -> Work:
+    return Work(
+        learner=learner,
+        data=data,
+        x=x,
+        y=y,
+        ids=ids,
+        shares=shares,
+        schedule=schedule,
+        seed=options.seed,
+        round=round,
+        lr=options.lr * options.lr_decay ** (round - 1),
+        weight_decay=options.weight_decay,
+        clip=options.clip,
+        augment=augment,
+    )
 
 
 def prepare(
@@ -146,20 +168,7 @@ def prepare(
     schedule = Schedule(options.batch_size, None if options.steps else options.epochs, options.steps)
     x, y = federation.x.to(device), federation.y.to(device)
     enlarge = augmentation.find(augment) if isinstance(augment, str) else augment
-    rehearsal = Work(
-        learner,
-        federation,
-        x,
-        y,
-        np.arange(1),
-        torch.ones(1),
-        schedule,
-        options.seed,
-        1,
-        options.lr,
-        options.weight_decay,
-        enlarge,
-    )
+    rehearsal = _work(options, learner, federation, x, y, schedule, enlarge, np.arange(1), 1, torch.ones(1))
     engine, reason = choose(options.engine, method, rehearsal)
     return Experiment(
         options,

@@ -10,6 +10,12 @@ from torch import nn
 from undrift.check import nearest
 
 Layers = int | str | Sequence[str]
+
+
+class AtMost(int):
+    """A default count of layers: a model that has fewer uses all it has, where a count asked for would be refused."""
+
+
 NORMALISATIONS = (
     nn.modules.batchnorm._NormBase,  # batch and instance normalisation of every dimension
     nn.GroupNorm,
@@ -43,6 +49,8 @@ class Layout:
         """The last layers: a count, ``"all"``, or names; normalisations behind the cut belong to the head."""
         if layers == "all":
             return self.names
+        if isinstance(layers, AtMost):
+            return self._last(min(layers, len(self.layers)))
         if isinstance(layers, int) and not isinstance(layers, bool):
             return self._last(layers)
         if isinstance(layers, str) or not isinstance(layers, Sequence):

@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -64,6 +64,8 @@ def simulate(
     callbacks: Iterable[Callback] = (),
     out: str | Path | None = None,
     *,
+    clip: float | None = None,
+    lr_decay: float = 1.0,
     buffers: str = "averaged",
     on_divergence: str = "raise",
 ) -> Run:
@@ -86,6 +88,8 @@ def simulate(
         engine: ``"auto"``, ``"batched"`` (``"batched:16"``: sixteen clients at a time) or ``"sequential"``.
         callbacks: called as ``f(row, run)`` after every round; a true result ends the run.
         out: a directory for everything needed to inspect, resume and report.
+        clip: the largest norm of a minibatch gradient; it is clipped before any correction.
+        lr_decay: the local learning rate is multiplied by this after every round.
         buffers: what becomes of BatchNorm statistics: ``"averaged"``, ``"local"`` or ``"dropped"``.
         on_divergence: ``"raise"`` a `DivergenceError`, or ``"stop"`` and return the rounds so far.
     """
@@ -107,6 +111,8 @@ def simulate(
         device=None if device is None else str(device),
         dtype=None if dtype is None else str(dtype).removeprefix("torch."),
         engine=engine,
+        clip=clip,
+        lr_decay=lr_decay,
         buffers=buffers,
     )
     return start(algorithm, model, data, test, loss, augment, options, callbacks, out, on_divergence)
@@ -220,7 +226,9 @@ def _stored_algorithm(description: dict[str, Any]) -> Algorithm:
     given = [k for k, v in options.items() if isinstance(v, dict) and "fingerprint" in v]
     if given:
         raise ValueError(f"this run's algorithm was given {given[0]} as an object; give algorithm= again")
-    return algorithms.find(description["name"])(**options)
+    kind = algorithms.find(description["name"])
+    defaults = {f.name: f.default for f in fields(kind)}
+    return kind(**{k: v for k, v in options.items() if v != defaults.get(k)})
 
 
 def _stored(part: str, stored: Any, given: Any) -> Any:

@@ -49,6 +49,7 @@ class Task:
     participation: float  # |S| / N
     lr: float
     weight_decay: float
+    clip: float | None
     augment: Augment | None
     differentiate: Differentiate
 
@@ -73,7 +74,8 @@ class Task:
             values, buffers = chosen(point, batch)
             return _average(values if of is None else of(values), batch.weight), buffers
 
-        return Slope(*self.differentiate(objective, params))
+        slope = Slope(*self.differentiate(objective, params))
+        return slope if self.clip is None else slope._replace(gradient=_clipped(slope.gradient, self.clip))
 
     def decayed(self, gradient: Tree, params: Tree) -> Tree:
         """With weight decay, which belongs to the objective: g + λ w."""
@@ -88,6 +90,11 @@ class Task:
             part = (len(rows) if weight is None else weight.sum()) / self.samples
             gradient, loss = tree.add(gradient, slope.gradient, part), loss + part * slope.loss
         return Slope(self.decayed(gradient, params), loss, buffers)
+
+
+def _clipped(gradient: Tree, limit: float) -> Tree:
+    norm = tree.dot(gradient, gradient).sqrt()
+    return tree.scale(gradient, (limit / norm.clamp_min(1e-30)).clamp_max(1))
 
 
 def _average(values: Tensor, weight: Tensor | None) -> Tensor:

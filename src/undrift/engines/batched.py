@@ -86,6 +86,7 @@ def _answer_together(
             participation=work.participation,
             lr=work.lr,
             weight_decay=work.weight_decay,
+            clip=work.clip,
             augment=work.augment,
             differentiate=functional,
         )

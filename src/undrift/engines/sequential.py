@@ -64,6 +64,7 @@ def _task(work: Work, plan: Plan, place: int, member: int) -> Task:
         participation=work.participation,
         lr=work.lr,
         weight_decay=work.weight_decay,
+        clip=work.clip,
         augment=work.augment,
         differentiate=autograd,
     )

@@ -30,6 +30,7 @@ class Work:
     round: int
     lr: float
     weight_decay: float
+    clip: float | None
     augment: Augment | None
 
     @property
