@@ -67,15 +67,20 @@ class Task:
         loss: Loss | None = None,
         of: Callable[[Tensor], Tensor] | None = None,
     ) -> Slope:
-        """Gradient of the mean loss, or of the mean of `of` the per-sample losses; weight decay not included."""
+        """Gradient of the mean loss, or of the mean of `of` the per-sample losses; clipped, without weight decay."""
+        slope = self._slope(params, batch, loss, of)
+        return slope if self.clip is None else slope._replace(gradient=_clipped(slope.gradient, self.clip))
+
+    def _slope(
+        self, params: Tree, batch: Batch, loss: Loss | None = None, of: Callable[[Tensor], Tensor] | None = None
+    ) -> Slope:
         chosen = loss or self.learner.losses
 
         def objective(point: Tree) -> tuple[Tensor, Tree]:
             values, buffers = chosen(point, batch)
             return _average(values if of is None else of(values), batch.weight), buffers
 
-        slope = Slope(*self.differentiate(objective, params))
-        return slope if self.clip is None else slope._replace(gradient=_clipped(slope.gradient, self.clip))
+        return Slope(*self.differentiate(objective, params))
 
     def decayed(self, gradient: Tree, params: Tree) -> Tree:
         """With weight decay, which belongs to the objective: g + λ w."""
@@ -86,7 +91,7 @@ class Task:
         gradient, loss = tree.zeros(params), self.samples * 0
         for number, (rows, weight) in enumerate(self.everything):
             batch = Batch(self.learner.prepare(self.x[rows]), self.y[rows], weight, self.key, _PASS + number, buffers)
-            slope = self.gradient(params, batch)
+            slope = self._slope(params, batch)
             part = (len(rows) if weight is None else weight.sum()) / self.samples
             gradient, loss = tree.add(gradient, slope.gradient, part), loss + part * slope.loss
         return Slope(self.decayed(gradient, params), loss, buffers)
