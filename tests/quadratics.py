@@ -1,4 +1,4 @@
-"""Heterogeneous quadratics f_i(x) = ½ Σ_d a_id (x_d − b_id)², on which every algorithm's path can be worked out by hand."""
+"""Heterogeneous quadratics f_i(x) = ½ Σ_d a_id (x_d − b_id)², on which every path can be worked out by hand."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Quadratics:
         return (p[:, None] * self.a * self.b).sum(0) / (p[:, None] * self.a).sum(0)
 
     def run(self, algorithm: Any, rounds: int, **options: Any) -> tuple[np.ndarray, ud.Run]:
-        """The server's points after every round [rounds, d], and the run. Full batches, full participation by default."""
+        """The server's points after every round [rounds, d], and the run; by default full batches and all clients."""
         path: list[np.ndarray] = []
         settings: dict[str, Any] = {"lr": self.lr, "steps": self.steps, "batch_size": None} | options
         run = ud.simulate(
@@ -73,6 +73,30 @@ class Quadratics:
             **settings,
         )
         return np.array(path), run
+
+
+@dataclass(frozen=True)
+class Terrain:
+    """What a fixed point depends on, ready for formulas: arrays that broadcast to [clients, d]."""
+
+    a: np.ndarray  # [clients, d] curvatures
+    b: np.ndarray  # [clients, d] centres
+    p: np.ndarray  # [clients, 1] weights of the objective
+    k: np.ndarray  # [clients, 1] local steps
+    lr: float
+    start: np.ndarray  # [d] the initial model
+
+    def walk(self, rate: float | np.ndarray = 1.0) -> np.ndarray:
+        """M = 1 − (1 − rate·lr·a)^k: the part of the way to its centre that a client walks in a round."""
+        return 1 - (1 - rate * self.lr * self.a) ** self.k
+
+    def balance(self, pull: np.ndarray) -> np.ndarray:
+        """The point x with Σ p_i pull_i (x − b_i) = 0."""
+        return (self.p * pull * self.b).sum(0) / (self.p * pull).sum(0)
+
+    @property
+    def optimum(self) -> np.ndarray:
+        return self.balance(self.a)
 
 
 # Reference problems of the golden vectors

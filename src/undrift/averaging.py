@@ -57,6 +57,12 @@ class Averaging:
         """The corrections that define a hook; the others need not be called."""
         return {hook: tuple(c for c in self.corrections if defines(c, hook)) for hook in HOOKS}
 
+    @cached_property
+    def personal(self) -> Phase | None:
+        """How clients make a model of their own, where they have one."""
+        own = self.private or self.buffer_policy == "local" or self.with_hook["adapt"]
+        return Personal(self) if own else None
+
     def server(self, model: Tree, buffers: Tree) -> State:
         state: State = {"model": model} | {name(c): c.server(model) for c in self.corrections}
         if buffers and self.buffer_policy == "averaged":
@@ -64,7 +70,7 @@ class Averaging:
         return _filled(state)
 
     def client(self, model: Tree, buffers: Tree) -> State:
-        state: State = {name(c): c.client(model) for c in self.corrections}
+        state: State = {name(c): c.client(model) | c.client_buffers(buffers) for c in self.corrections}
         state["private"] = tree.take(model, self.private)
         if self.buffer_policy == "local":
             state["buffers"] = buffers
@@ -125,7 +131,7 @@ class Survey:
     def hear(self, server: State, replies: Message, cohort: Cohort) -> State:
         heard = self.method.heard(server, replies, cohort)
         for c in self.method.with_hook["digest"]:
-            server = _with(server, c, c.digest(_own(server, c), heard(c)))
+            server = _without_ledger(server, c, c.digest(_with_ledger(server, c), heard(c)))
         return server
 
 
@@ -143,23 +149,27 @@ class Train:
         anchor, buffers = method.received(inbox, client, task)
         params, loss_sum = anchor, task.samples * 0
         memory = method.optimizer.init(anchor)
-        walked = method.optimizer.gain(task.steps)
+        gain = method.optimizer.gain(task.steps)
+        walked = None if gain is None else gain * task.lr
         # Adam's displacement says nothing of the directions it was given, so these are summed.
         directions = tree.zeros(anchor) if walked is None else {}
 
         def mean_direction(update: Tree) -> Tree:
             if walked is None:
                 return tree.take(tree.scale(directions, 1 / task.steps), update)
-            return displacement_slope(update, walked * task.lr)
+            return displacement_slope(update, walked)
 
-        at = At(params, anchor, {}, loss_sum, task.batch(0, buffers), task, mean_direction)
+        at = At(params, anchor, {}, loss_sum, task.batch(0, buffers), task, mean_direction, walked, params, buffers)
         for c in hooks["begin"]:
             params, mine = c.begin(params, _own(client, c), _view(at, c, inbox))
             client = _with(client, c, mine)
 
         for j, active in enumerate(task.active):
             before = (params, client, memory, buffers, directions)
-            at = at._replace(params=params, batch=task.batch(j, buffers))
+            batch = task.batch(j, buffers) if j else at.batch  # the first one is at hand
+            at = at._replace(params=params, batch=batch, origin=params)
+            for c in hooks["pick"]:
+                at = at._replace(batch=c.pick(at.batch, _own(client, c), _view(at, c, inbox)))
             for c in hooks["shift"]:
                 params = c.shift(params, _own(client, c), _view(at, c, inbox))
             at = at._replace(params=params)
@@ -172,6 +182,8 @@ class Train:
             for c in hooks["step"]:
                 grad, mine = c.step(grad, _own(client, c), _view(at, c, inbox))
                 client = _with(client, c, mine)
+            for c in hooks["unshift"]:
+                params = c.unshift(params, _own(client, c), _view(at, c, inbox))
             directions = tree.add(directions, grad)
             step, memory = method.optimizer.update(grad, memory)
             if hooks["move"]:
@@ -220,11 +232,31 @@ class Train:
             server = _with(server, c, mine)
         server = server | {"model": tree.add(model, update, method.server_lr)}
         if "buffers" in replies:
-            server = server | {"buffers": _mean_buffers(replies["buffers"], cohort.weights)}
+            server = server | {"buffers": mean_buffers(replies["buffers"], cohort.weights)}
         return server
 
 
-def _mean_buffers(stacked: Tree, weights: Tensor) -> Tree:
+@dataclass(frozen=True)
+class Personal:
+    """Clients show the model they would use themselves. For evaluation only: nothing is heard, nothing remembered."""
+
+    method: Averaging
+
+    def ask(self, server: State, cohort: Cohort) -> Mail:
+        return Mail(self.method.letter(server))
+
+    def answer(self, inbox: Message, client: State, task: Task) -> Answer:
+        model, buffers = self.method.received(inbox, client, task)
+        for c in self.method.with_hook["adapt"]:
+            model = c.adapt(model, _own(client, c), task, buffers)
+        kept = {} if self.method.buffer_policy == "dropped" else buffers
+        return Answer({"model": model, "buffers": kept}, client, {})
+
+    def hear(self, server: State, replies: Message, cohort: Cohort) -> State:
+        return server
+
+
+def mean_buffers(stacked: Tree, weights: Tensor) -> Tree:
     """Running statistics are averaged; counters are whole numbers, of which the largest is kept."""
     means = tree.mean({k: b for k, b in stacked.items() if b.is_floating_point()}, weights)
     return {k: means[k] if k in means else b.amax(0) for k, b in stacked.items()}
@@ -245,7 +277,7 @@ def _own_part(nest: dict[str, Any], key: str) -> Any:
 
 
 def _with(state: State, correction: Correction, mine: State) -> State:
-    return state | {name(correction): mine} if mine else state
+    return state | {name(correction): mine} if mine else {k: v for k, v in state.items() if k != name(correction)}
 
 
 def _with_ledger(server: State, correction: Correction) -> State:

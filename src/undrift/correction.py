@@ -25,6 +25,10 @@ class At(NamedTuple):
     batch: Batch
     task: Task
     mean_direction: Callable[[Tree], Tree]  # update -> the mean direction its steps took, (x - y) / (A_i lr)
+    walked: Tensor | None  # A_i lr, the length of a walk along a unit direction; None under Adam, which has none
+
+    origin: Tree  # where the step began, before any shift
+    anchor_buffers: Tree  # the buffers it received
 
     def gradient(self, params: Tree) -> Tree:
         """The same minibatch at another point, weight decay included."""
@@ -54,8 +58,15 @@ class Correction:
     def client(self, model: Tree) -> State:
         return {}
 
+    def client_buffers(self, buffers: Tree) -> State:
+        """What a client remembers beside `client`, of BatchNorm statistics and the like."""
+        return {}
+
     def ledger(self, model: Tree) -> State:
-        """What the server remembers of each client; `collect` finds the cohort's, stacked, in ``server["ledger"]``."""
+        """What the server remembers of each client.
+
+        `digest` and `collect` find the cohort's, stacked, in ``server["ledger"]`` and return it there.
+        """
         return {}
 
     # an extra exchange before training, held only if some correction defines `survey`
@@ -69,9 +80,13 @@ class Correction:
     def broadcast(self, server: State, model: Tree) -> Message:
         return {}
 
-    # local training: at the start, before a gradient, on the loss, on the gradient, on the optimiser's step, at the end
+    # local training: at the start; in a step on its samples, before the gradient, on the loss, on the gradient, after
+    # it (where the step begins), on the optimiser's step; at the end
     def begin(self, start: Tree, client: State, at: At) -> tuple[Tree, State]:
         return start, client
+
+    def pick(self, batch: Batch, client: State, at: At) -> Batch:
+        return batch
 
     def shift(self, params: Tree, client: State, at: At) -> Tree:
         return params
@@ -81,6 +96,9 @@ class Correction:
 
     def step(self, grad: Tree, client: State, at: At) -> tuple[Tree, State]:
         return grad, client
+
+    def unshift(self, params: Tree, client: State, at: At) -> Tree:
+        return params
 
     def move(self, change: Tree, client: State, at: At) -> Tree:
         return change
@@ -95,8 +113,11 @@ class Correction:
     def advance(self, update: Tree, server: State, heard: Heard) -> tuple[Tree, State]:
         return update, server
 
-    # the model to evaluate
+    # the models to evaluate: the server's, and the one that a client makes of it for itself
     def present(self, model: Tree, server: State) -> Tree:
+        return model
+
+    def adapt(self, model: Tree, client: State, task: Task, buffers: Tree) -> Tree:
         return model
 
 
@@ -105,14 +126,17 @@ HOOKS = (
     "digest",
     "broadcast",
     "begin",
+    "pick",
     "shift",
     "objective",
     "step",
+    "unshift",
     "move",
     "finish",
     "collect",
     "advance",
     "present",
+    "adapt",
 )
 
 

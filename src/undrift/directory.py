@@ -38,9 +38,9 @@ class RunDirectory:
     @classmethod
     def create(cls, path: str | Path, config: dict[str, Any], environment: dict[str, Any]) -> RunDirectory:
         self = cls(path)
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        if self.path.exists() and (not self.path.is_dir() or not _unfinished(self.path)):
             raise ValueError(f"out={str(path)!r} exists and is not empty; resume it or choose another directory")
-        (self.path / "checkpoints").mkdir(parents=True)
+        (self.path / "checkpoints").mkdir(parents=True, exist_ok=True)
         write_json(self.path / "environment.json", environment)
         write_json(self.path / "config.json", config)  # last: a directory with a configuration is a run
         return self
@@ -92,10 +92,12 @@ class RunDirectory:
 
     def save(self, round: int, memory: State, taken_part: dict[int, int]) -> Path:
         """Everything that the next round depends on; generators have no state but the number of the round."""
-        home = self.path / "checkpoints"
-        final, draft = home / f"{round:06d}", home / f".{round:06d}"
+        final = self.checkpoint(round)
+        home, draft = final.parent, final.with_name(f".{final.name}")
         if final.exists():
-            return final
+            if _manifest(final):
+                return final
+            shutil.rmtree(final)
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
         tensors = _separate(tree.flatten(memory))
@@ -104,11 +106,15 @@ class RunDirectory:
         _sync(draft / "state.safetensors")
         manifest = {"format": _FORMAT, "round": round, "sha256": _sha256(draft / "state.safetensors")}
         write_json(draft / "manifest.json", manifest)
+        _sync(self._log)  # a checkpoint without the rows before it would be of no use
         os.replace(draft, final)
         _sync(home)
         for old in self.checkpoints()[:-_KEPT]:
             shutil.rmtree(old)
         return final
+
+    def checkpoint(self, round: int) -> Path:
+        return self.path / "checkpoints" / f"{round:06d}"
 
     def checkpoints(self) -> list[Path]:
         home = self.path / "checkpoints"
@@ -117,15 +123,31 @@ class RunDirectory:
     def load(self) -> tuple[int, State, dict[int, int]] | None:
         """The round, memory and participations of the newest checkpoint that is whole, or None."""
         for path in reversed(self.checkpoints()):
-            manifest = read_json(path / "manifest.json")
-            if manifest.get("format") != _FORMAT:
-                raise ValueError(f"{path} was written by another version of undrift (format {manifest.get('format')})")
-            if _sha256(path / "state.safetensors") != manifest["sha256"]:
+            manifest = _manifest(path)
+            if manifest is None:
                 continue
+            if manifest["format"] != _FORMAT:
+                raise ValueError(f"{path} was written by another version of undrift (format {manifest['format']})")
             tensors = load_file(path / "state.safetensors")
             taken_part = {int(k): int(v) for k, v in tensors.pop("taken_part").tolist()}
             return manifest["round"], tree.unflatten(tensors), taken_part
         return None
+
+
+def _unfinished(path: Path) -> bool:
+    """Whether a directory holds nothing but what a run killed before it began has left."""
+    left = {"checkpoints", "environment.json", ".environment.json.new", ".config.json.new"}
+    return all(entry.name in left for entry in path.iterdir())
+
+
+def _manifest(checkpoint: Path) -> dict[str, Any] | None:
+    """The manifest of a checkpoint, or None if the checkpoint is not whole."""
+    try:
+        manifest = read_json(checkpoint / "manifest.json")
+        whole = manifest["sha256"] == _sha256(checkpoint / "state.safetensors")
+    except (OSError, ValueError, KeyError):
+        return None
+    return manifest if whole else None
 
 
 def describe_environment(device: torch.device, engine: str, reason: str) -> dict[str, Any]:

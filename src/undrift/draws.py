@@ -62,19 +62,24 @@ class Draws(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in _ANSWERED:
             return _ANSWERED[func](self, *args, **kwargs)
-        if func in _REFUSED:
-            raise NotImplementedError(
-                f"the model calls {_REFUSED[func]}, whose draws would differ between engines; "
-                "use dropout, torch.rand_like or torch.randn_like instead"
-            )
-        if func in _ATTENTION and _attention_dropout(func, args, kwargs):
-            raise NotImplementedError(
-                "dropout inside attention draws differently on every engine; set the attention's dropout to 0"
-            )
+        if reason := _refusal(func, args, kwargs):
+            raise NotImplementedError(reason)
         return func(*args, **kwargs)
 
 
 _ATTENTION = {F.scaled_dot_product_attention, F.multi_head_attention_forward}
+
+
+def _refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Why a random function cannot be answered; empty if it is none of those."""
+    if func in _REFUSED:
+        return (
+            f"the model calls {_REFUSED[func]}, whose draws would differ between engines; "
+            "use dropout, torch.rand_like or torch.randn_like instead"
+        )
+    if func in _ATTENTION and _attention_dropout(func, args, kwargs):
+        return "dropout inside attention draws differently on every engine; set the attention's dropout to 0"
+    return ""
 
 
 def _attention_dropout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -149,16 +154,17 @@ _ANSWERED: dict[Any, Callable[..., Tensor]] = {
 
 
 class Listener(TorchFunctionMode):
-    """Notes whether a forward pass calls a random function, without changing anything."""
+    """Notes whether a forward pass calls a random function, and one that `Draws` refuses."""
 
     heard = False
+    refusal = ""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _ANSWERED or func in _REFUSED or (func in _ATTENTION and _attention_dropout(func, args, kwargs)):
-            self.heard = True
+        self.refusal = self.refusal or _refusal(func, args, kwargs)
+        self.heard = self.heard or func in _ANSWERED
         return func(*args, **kwargs)
 
 
@@ -199,7 +205,8 @@ class MaskedStatistics(TorchFunctionMode):
         if running_mean is not None and running_var is not None:
             unbiased = var * count / (count - 1).clamp_min(1)
             running_mean.copy_((1 - momentum) * running_mean + momentum * mean.detach())
-            running_var.copy_((1 - momentum) * running_var + momentum * unbiased.detach())
+            moved = (1 - momentum) * running_var + momentum * unbiased.detach()
+            running_var.copy_(torch.where(count > 1, moved, running_var))  # one value has no variance
         normal = centred * torch.rsqrt(var + eps).view(inner)
         if weight is not None:
             normal = normal * weight.view(inner)

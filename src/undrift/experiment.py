@@ -22,8 +22,9 @@ from undrift.engines import Engine, Work, choose
 from undrift.evaluate import scores_classes
 from undrift.learner import Learner, SampleLoss
 from undrift.optim import optimizer
+from undrift.pgvc import PGVC
 from undrift.protocol import Method
-from undrift.random import SEED_LIMIT
+from undrift.random import SEED_LIMIT, Key
 from undrift.task import Augment
 
 Cohorts = int | float | Sequence[Sequence[int]] | None
@@ -163,11 +164,12 @@ def prepare(
         options.server_lr,
         options.buffers,
         len(federation),
+        options.seed,
     )
     method = chosen.method(setting)
     schedule = Schedule(options.batch_size, None if options.steps else options.epochs, options.steps)
     x, y = federation.x.to(device), federation.y.to(device)
-    enlarge = augmentation.find(augment) if isinstance(augment, str) else augment
+    enlarge = _find_augmentation(augment, learner, federation)
     rehearsal = _work(options, learner, federation, x, y, schedule, enlarge, np.arange(1), 1, torch.ones(1))
     engine, reason = choose(options.engine, method, rehearsal)
     return Experiment(
@@ -207,10 +209,15 @@ def find_algorithm(algorithm: str | Algorithm) -> Algorithm:
 
 def describe_algorithm(algorithm: Algorithm) -> dict[str, Any]:
     """Name and options; an option that is no plain value (a state dict) is fingerprinted."""
-    described = {}
-    for key, value in algorithm.options().items():
-        described[key] = {"fingerprint": _tree_fingerprint(value)} if isinstance(value, Mapping) else value
-    return {"name": algorithm.name(), "options": described}
+    return {"name": algorithm.name(), "options": {k: _described(v) for k, v in algorithm.options().items()}}
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, PGVC):
+        return {k: _described(v) for k, v in vars(value).items()}
+    if isinstance(value, Mapping):
+        return {"fingerprint": _tree_fingerprint(value)}
+    return list(value) if isinstance(value, tuple) else value
 
 
 def find_data(data: Any, seed: int) -> FederatedData:
@@ -239,6 +246,8 @@ def find_device(device: str | None) -> torch.device:
         found = torch.device(device)
     except RuntimeError:
         raise ValueError(f"device must be 'cpu' or 'cuda', got {device!r}") from None
+    if found.type not in ("cpu", "cuda"):
+        raise ValueError(f"device must be 'cpu' or 'cuda', got {device!r}")
     if found.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device={device!r} was asked for, but no CUDA device is available")
     return found
@@ -263,6 +272,8 @@ def cohort_size(options: Options, population: int) -> int | None:
             f"cohort as a list must have one entry per round, got {len(cohort)} for {options.rounds} rounds"
         )
     for number, members in enumerate(cohort, 1):
+        if isinstance(members, str) or not isinstance(members, Sequence):
+            raise TypeError(f"cohort of round {number} must be a list of clients, got {members!r}")
         if not len(members) or len(set(members)) < len(members):
             raise ValueError(f"cohort of round {number} must name different clients, at least one, got {list(members)}")
         wrong = [m for m in members if isinstance(m, bool) or not isinstance(m, int) or not 0 <= m < population]
@@ -288,6 +299,8 @@ def _fit(learner: Learner, data: FederatedData, test: tuple[Tensor, Tensor] | No
     except (RuntimeError, TypeError, IndexError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         raise ValueError(f"the model does not accept samples of shape {tuple(data.x.shape[1:])}: {first}") from error
+    if learner.refusal:
+        raise ValueError(learner.refusal)
     if not isinstance(output, Tensor) or output.ndim == 0 or len(output) != len(x):
         got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise ValueError(f"the model must return a tensor with one row per sample, got {got} for {len(x)} samples")
@@ -327,6 +340,25 @@ def _fit_classes(output: Tensor, data: FederatedData, test: tuple[Tensor, Tensor
             )
 
 
+def _find_augmentation(augment: Any, learner: Learner, data: FederatedData) -> Augment | None:
+    """The augmentation asked for, if it fits the samples."""
+    if augment is None:
+        return None
+    if not isinstance(augment, str) and not callable(augment):
+        raise TypeError(f"augment must be a name or a function of (x, key, step), got {augment!r}")
+    found: Augment = augmentation.find(augment) if isinstance(augment, str) else augment
+    x = learner.prepare(data.x[:2].to(learner.device))
+    try:
+        after = found(x, Key(0, 1, torch.tensor(0, device=learner.device)), 0)
+    except (RuntimeError, TypeError, IndexError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise ValueError(f"augment does not fit samples of shape {tuple(data.x.shape[1:])}: {first}") from error
+    if not isinstance(after, Tensor) or after.shape != x.shape:
+        got = tuple(after.shape) if isinstance(after, Tensor) else type(after).__name__
+        raise ValueError(f"augment must keep the shape of samples, {tuple(x.shape)}, got {got}")
+    return found
+
+
 def _checked_loss(loss: Any) -> SampleLoss | None:
     if loss is not None and not callable(loss):
         raise TypeError(f"loss must be a function of (output, target), got {loss!r}")
@@ -345,7 +377,9 @@ def _tree_fingerprint(tree: Mapping[str, Tensor]) -> str:
 
 
 def _module_fingerprint(module: nn.Module) -> str:
-    return _tree_fingerprint(module.state_dict())
+    """A digest of the weights and of the kinds of layers, some of which have none."""
+    kinds = [(name, type(part).__qualname__) for name, part in module.named_modules()]
+    return hashlib.sha256((repr(kinds) + _tree_fingerprint(module.state_dict())).encode()).hexdigest()
 
 
 def _pair_fingerprint(pair: tuple[Tensor, Tensor] | None) -> str:

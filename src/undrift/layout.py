@@ -31,19 +31,35 @@ class Layout:
     names: tuple[str, ...]
     layers: tuple[tuple[str, ...], ...]  # modules with weights of their own that are not normalisations
     norms: tuple[str, ...]
+    batch_norms: tuple[str, ...]  # those of the normalisations that look at other samples
+    modules: tuple[str, ...]  # names of all submodules
+    last_linear: str | None  # the last `nn.Linear` among them
+    only_linear: str | None  # the weight of a model with no other weights or statistics than one `nn.Linear`'s
 
     @classmethod
     def of(cls, module: nn.Module) -> Layout:
         names = tuple(name for name, p in module.named_parameters() if p.requires_grad)
         known, layers, norms = set(names), [], []
+        batch_norms: list[str] = []
         for prefix, part in module.named_modules():
             own = [f"{prefix}.{n}" if prefix else n for n, _ in part.named_parameters(recurse=False)]
             own = [name for name in own if name in known]
             if isinstance(part, NORMALISATIONS):
                 norms.extend(own)
+                batch_norms.extend(own if isinstance(part, nn.modules.batchnorm._BatchNorm) else ())
             elif own:
                 layers.append(tuple(own))
-        return cls(names, tuple(layers), tuple(norms))
+        modules = {prefix: part for prefix, part in module.named_modules() if prefix}
+        linear = [prefix for prefix, part in modules.items() if isinstance(part, nn.Linear)]
+        return cls(
+            names,
+            tuple(layers),
+            tuple(norms),
+            tuple(batch_norms),
+            tuple(modules),
+            linear[-1] if linear else None,
+            _only_linear(module, known),
+        )
 
     def head(self, layers: Layers) -> tuple[str, ...]:
         """The last layers: a count, ``"all"``, or names; normalisations behind the cut belong to the head."""
@@ -66,3 +82,15 @@ class Layout:
         if count == 0:
             return ()
         return self.names[self.names.index(self.layers[-count][0]) :]
+
+
+def _only_linear(module: nn.Module, trainable: set[str]) -> str | None:
+    holders = [
+        (prefix, part)
+        for prefix, part in module.named_modules()
+        if any(True for _ in part.parameters(recurse=False)) or any(True for _ in part.buffers(recurse=False))
+    ]
+    if len(holders) != 1 or not isinstance(holders[0][1], nn.Linear):
+        return None
+    weight = f"{holders[0][0]}.weight".removeprefix(".")
+    return weight if weight in trainable else None

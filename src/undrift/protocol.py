@@ -57,10 +57,17 @@ class Phase(Protocol):
 
 
 class Method(Protocol):
-    """An algorithm made ready for one experiment: what is remembered, and the phases of a round."""
+    """An algorithm made ready for one experiment: what is remembered, and the phases of a round.
+
+    Parts of the model that clients keep for themselves are in their states under ``private`` and ``buffers``; the
+    server's model is evaluated with the mean of them. `personal` is a phase whose replies hold each client's own
+    ``model`` and ``buffers``; it is played for evaluation only, and counts neither as a round nor as traffic.
+    """
 
     @property
     def phases(self) -> Sequence[Phase]: ...
+    @property
+    def personal(self) -> Phase | None: ...  # None: all clients use the server's model
     def server(self, model: Tree, buffers: Tree) -> State: ...
     def client(self, model: Tree, buffers: Tree) -> State: ...  # of a client that has not taken part yet
     def ledger(self, model: Tree) -> State: ...  # what the server remembers of such a client

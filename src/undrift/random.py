@@ -29,6 +29,9 @@ class Stream(IntEnum):
     AUGMENT = 4
     PARTITION = 5
     INITIAL = 6
+    MORE_BATCHES = 7
+    PART = 8
+    GROUPS = 9
 
 
 class Key(NamedTuple):

@@ -12,11 +12,13 @@ import numpy as np
 import pandas as pd
 
 from undrift import tree
+from undrift.averaging import mean_buffers
 from undrift.directory import RunDirectory
 from undrift.evaluate import evaluate
 from undrift.experiment import Experiment, Options
+from undrift.personal import accuracies
 from undrift.protocol import State
-from undrift.rounds import Played, play
+from undrift.rounds import Played, describe_cohort, play
 from undrift.states import ClientStates, Ids
 from undrift.tree import Tree
 
@@ -69,6 +71,7 @@ class Run:
         self._taken_part: dict[int, int] = {}
         self._saved_at, self._save_seconds = time.monotonic(), 0.0
         self._checkpoint: Path | None = None
+        self._accuracies: tuple[int, pd.Series[float]] | None = None  # of clients' own models, after which round
 
     # results
 
@@ -93,13 +96,19 @@ class Run:
         return len(self._rows) - sum(bool(row["diverged"]) for row in self._rows[-1:])
 
     @property
+    def reached_target(self) -> bool:
+        target = self._experiment.options.target
+        return target is not None and any(row["accuracy"] >= target for row in self._rows)
+
+    @property
     def history(self) -> pd.DataFrame:
         """A row per round."""
         return history_frame(self._rows)
 
     @property
     def clients(self) -> pd.DataFrame:
-        """A row per client: samples, classes, rounds taken part in."""
+        """A row per client: samples, classes, rounds taken part in, and the accuracy of its own model, where the
+        algorithm gives it one, on the test samples of its own classes."""
         data = self._experiment.data
         counts = np.zeros(len(data), dtype=np.int64)
         if self._taken_part:
@@ -107,6 +116,7 @@ class Run:
         frame = pd.DataFrame({"samples": data.sizes, "rounds": counts})
         if data.classes is not None:
             frame.insert(1, "classes", _classes_seen(data.y.numpy()[data.rows], data.offsets))
+        frame["accuracy"] = self._personal().reindex(frame.index)
         frame.index.name = "client"
         return frame
 
@@ -180,9 +190,25 @@ class Run:
         experiment = self._experiment
         if experiment.test is None:
             return {}
-        averaged = experiment.options.buffers == "averaged"
-        buffers = experiment.method.buffers(self._server) if averaged else None
-        return evaluate(experiment.learner, experiment.method.presented(self._server), buffers, *experiment.test)
+        model = experiment.method.presented(self._server) | self._typical("private")
+        buffers = experiment.method.buffers(self._server) or self._typical("buffers") or None
+        return evaluate(experiment.learner, model, buffers, *experiment.test)
+
+    def _typical(self, part: str) -> Tree:
+        """The mean, over the clients seen, of a part of the model that they keep for themselves."""
+        seen = self._states.export()
+        if part not in seen.get("states", {}):
+            return {}
+        cohort = describe_cohort(self._experiment, seen["ids"].cpu().numpy(), self.rounds)
+        return mean_buffers(seen["states"][part], cohort.weights)
+
+    def _personal(self) -> pd.Series[float]:
+        """Accuracy of the clients' own models, for those that have taken part."""
+        if self._accuracies is None or self._accuracies[0] != self.rounds:
+            ids = np.array(sorted(self._taken_part), dtype=np.int64)
+            found = accuracies(self._experiment, self._server, self._states, self._ledger, ids, self.rounds + 1)
+            self._accuracies = self.rounds, pd.Series(found, dtype="float64")
+        return self._accuracies[1]
 
     # checkpoints
 
@@ -212,12 +238,13 @@ class Run:
             self._rows = self._directory.rewind(0)
             return
         number, memory, self._taken_part = found
-        memory = tree.map_nest(lambda v: v.to(self._experiment.learner.device), memory)
+        # Copies are aligned as those of a run that never stopped, on which the last bit of a product may depend.
+        memory = tree.map_nest(lambda v: v.to(self._experiment.learner.device, copy=True), memory)
         self._server = tree.arranged(memory["server"], self._server)
         self._states.restore(memory.get("clients", {}))
         self._ledger.restore(memory.get("ledger", {}))
         self._rows = self._directory.rewind(number)
-        self._checkpoint = self._directory.checkpoints()[-1]
+        self._checkpoint = self._directory.checkpoint(number)
 
 
 def history_frame(rows: list[dict[str, Any]]) -> pd.DataFrame:

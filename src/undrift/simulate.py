@@ -17,10 +17,12 @@ from torch import nn
 from undrift import algorithms, check
 from undrift.algorithm import Algorithm
 from undrift.data import FederatedData, load
+from undrift.determinism import reproducible
 from undrift.directory import RunDirectory, describe_environment, write_json
 from undrift.engines import Batched
 from undrift.experiment import Cohorts, Experiment, Options, prepare
 from undrift.learner import SampleLoss
+from undrift.pgvc import PGVC
 from undrift.progress import meter
 from undrift.run import DivergenceError, Run
 from undrift.task import Augment
@@ -133,11 +135,12 @@ def start(
 ) -> Run:
     """`simulate` with its plain arguments in one object, and a label for reports."""
     check.choice("on_divergence", on_divergence, ("raise", "stop"))
+    calls = _callbacks(callbacks)
     experiment = prepare(algorithm, model, data, test, loss, augment, options)
     config = configuration(experiment, label)
     environment = describe_environment(experiment.learner.device, config["options"]["engine"], experiment.engine_reason)
     directory = None if out is None else RunDirectory.create(out, config, environment)
-    return _go_on(Run(experiment, config, environment, directory), tuple(callbacks), on_divergence)
+    return _go_on(Run(experiment, config, environment, directory), calls, on_divergence)
 
 
 def configuration(experiment: Experiment, label: str | None) -> dict[str, Any]:
@@ -170,6 +173,7 @@ def resume(
     fingerprint; what was given by name need not be.
     """
     check.choice("on_divergence", on_divergence, ("raise", "stop"))
+    calls = _callbacks(callbacks)
     directory = RunDirectory.open(out)
     config = directory.config
     stored = Options(**config["options"])
@@ -193,14 +197,21 @@ def resume(
         raise ValueError(f"the run has {run.rounds} rounds already; rounds must be at least that, got {rounds}")
     if rounds is not None:
         write_json(directory.path / "config.json", config)
-    return _go_on(run, tuple(callbacks), on_divergence)
+    return _go_on(run, calls, on_divergence)
+
+
+def _callbacks(callbacks: Any) -> tuple[Callback, ...]:
+    calls = tuple(callbacks) if isinstance(callbacks, Iterable) else (None,)
+    if not all(map(callable, calls)):
+        raise TypeError(f"callbacks must be a list of functions of (row, run), got {callbacks!r}")
+    return calls
 
 
 def _go_on(run: Run, callbacks: tuple[Callback, ...], on_divergence: str) -> Run:
     options = run.options
-    with _ctrl_c() as interrupted, meter(run.label, options.rounds) as tick:
+    with reproducible(), _ctrl_c() as interrupted, meter(run.label, options.rounds) as tick:
         tick(run.rounds, None)
-        while run.rounds < options.rounds:
+        while run.rounds < options.rounds and not run.reached_target:
             try:
                 row = run.advance()
             except DivergenceError:
@@ -209,7 +220,7 @@ def _go_on(run: Run, callbacks: tuple[Callback, ...], on_divergence: str) -> Run
                 return run
             tick(run.rounds, row)
             run.save_if_due()
-            done = options.target is not None and row["accuracy"] >= options.target
+            done = False
             for callback in callbacks:  # all of them, whatever the first one says
                 done = bool(callback(row, run)) or done
             if interrupted():
@@ -227,8 +238,15 @@ def _stored_algorithm(description: dict[str, Any]) -> Algorithm:
     if given:
         raise ValueError(f"this run's algorithm was given {given[0]} as an object; give algorithm= again")
     kind = algorithms.find(description["name"])
+    if "pgvc" in options:
+        options = options | {"pgvc": PGVC(**_chosen(PGVC, options["pgvc"]))}
+    return kind(**_chosen(kind, options))
+
+
+def _chosen(kind: type[Algorithm] | type[PGVC], options: dict[str, Any]) -> dict[str, Any]:
+    """Options that are not the defaults, which may know more than a stored value does (see `AtMost`)."""
     defaults = {f.name: f.default for f in fields(kind)}
-    return kind(**{k: v for k, v in options.items() if v != defaults.get(k)})
+    return {k: v for k, v in options.items() if v != defaults.get(k)}
 
 
 def _stored(part: str, stored: Any, given: Any) -> Any:

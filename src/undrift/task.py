@@ -6,19 +6,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from undrift import tree
+from undrift import random, tree
 from undrift.learner import Batch, Learner, Loss
-from undrift.random import Key
+from undrift.random import Key, Stream
 from undrift.tree import Tree
 
 Augment = Callable[[Tensor, Key, int], Tensor]
 # f(params) -> (value, aux); returns (gradient, value, aux). The engine brings it: autograd, or `torch.func` under vmap.
 Differentiate = Callable[[Callable[[Tree], tuple[Tensor, Any]], Tree], tuple[Tree, Tensor, Any]]
+Fetch = Callable[[Tensor, Tensor], Tensor]  # (table, rows [B]) -> table[rows]; likewise
 
 
-_PASS = 1 << 22  # draws of full passes are numbered from here, so that they do not disturb those of the steps
+# Draws of full passes and of further batches are numbered from here, so that they do not disturb those of the steps.
+_PASS = 1 << 22
+_FURTHER = 1 << 23
 
 
 class Slope(NamedTuple):
@@ -52,13 +56,22 @@ class Task:
     clip: float | None
     augment: Augment | None
     differentiate: Differentiate
+    fetch: Fetch
 
-    def batch(self, step: int, buffers: Tree) -> Batch:
+    def batch(self, step: int, buffers: Tree, draw: int = 0) -> Batch:
+        """The batch of a step; `draw` 1 and 2 are further ones of its size, drawn independently for every step."""
         rows, weight = self.batches[step]
-        x = self.learner.prepare(self.x[rows])
+        if draw:
+            step = _FURTHER + 2 * step + draw - 1
+            rows = self._drawn(Stream.MORE_BATCHES, step, len(rows))
+        return self.select(rows, weight, step, buffers)
+
+    def select(self, rows: Tensor, weight: Tensor | None, step: int, buffers: Tree) -> Batch:
+        """These rows as the batch of a step."""
+        x = self.learner.prepare(self.fetch(self.x, rows))
         if self.augment is not None:
             x = self.augment(x, self.key, step)
-        return Batch(x, self.y[rows], weight, self.key, step, buffers)
+        return Batch(x, self.fetch(self.y, rows), weight, self.key, step, buffers)
 
     def gradient(
         self,
@@ -86,15 +99,37 @@ class Task:
         """With weight decay, which belongs to the objective: g + λ w."""
         return tree.add(gradient, params, self.weight_decay) if self.weight_decay else gradient
 
-    def full_gradient(self, params: Tree, buffers: Tree) -> Slope:
-        """Gradient and loss over all of the client's samples, without augmentation, weight decay included."""
+    def full_gradient(self, params: Tree, buffers: Tree, share: float = 1.0) -> Slope:
+        """Gradient and loss over all of the client's samples, without augmentation, weight decay included.
+
+        With a `share` below one, over so many of them (at least one), drawn anew in every round.
+        """
         gradient, loss = tree.zeros(params), self.samples * 0
-        for number, (rows, weight) in enumerate(self.everything):
-            batch = Batch(self.learner.prepare(self.x[rows]), self.y[rows], weight, self.key, _PASS + number, buffers)
+        blocks, count = (self.everything, self.samples) if share == 1 else self._part(share)
+        for number, (rows, weight) in enumerate(blocks):
+            x = self.learner.prepare(self.fetch(self.x, rows))
+            batch = Batch(x, self.fetch(self.y, rows), weight, self.key, _PASS + number, buffers)
             slope = self._slope(params, batch)
-            part = (len(rows) if weight is None else weight.sum()) / self.samples
+            part = (len(rows) if weight is None else weight.sum()) / count
             gradient, loss = tree.add(gradient, slope.gradient, part), loss + part * slope.loss
         return Slope(self.decayed(gradient, params), loss, buffers)
+
+    def _drawn(self, stream: Stream, step: int, count: int) -> Tensor:
+        """`count` of the client's rows in a random order [count]; where there are too few, padding comes last."""
+        everything = torch.cat([rows for rows, _ in self.everything])
+        own = self.key._replace(client=self.key.client.view(1, 1))
+        size = self.samples.to(torch.int64).view(1)
+        return everything[random.permutations(own, stream, step, size, len(everything))[0, :count]]
+
+    def _part(self, share: float) -> tuple[list[Samples], Tensor]:
+        """A share of the client's samples in blocks, and how many they are."""
+        block = len(self.everything[0].rows)
+        most = max(1, round(share * sum(len(rows) for rows, _ in self.everything)))
+        rows = self._drawn(Stream.PART, 0, most)
+        count = (share * self.samples.double()).round().clamp_min(1)
+        weight = (torch.arange(most, device=rows.device) < count).to(self.samples.dtype)
+        parts = zip(rows.split(block), weight.split(block), strict=True)
+        return [Samples(*part) for part in parts], count.to(self.samples.dtype)
 
 
 def _clipped(gradient: Tree, limit: float) -> Tree:

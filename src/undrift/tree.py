@@ -22,7 +22,9 @@ Nest = dict[str, Any]
 
 def add(tree: Tree, other: Tree, scale: float | Tensor = 1.0) -> Tree:
     """``tree + scale * other`` where `other` has the name; `tree` elsewhere."""
-    return {k: v + scale * other[k] if k in other else v for k, v in tree.items()}
+    if isinstance(scale, Tensor):
+        return {k: v + scale * other[k] if k in other else v for k, v in tree.items()}
+    return {k: torch.add(v, other[k], alpha=scale) if k in other else v for k, v in tree.items()}
 
 
 def sub(tree: Tree, other: Tree) -> Tree:
@@ -70,6 +72,11 @@ def rows(tree: Tree, factors: Tensor) -> Tree:
 def dots(stacked: Tree, single: Tree) -> Tensor:
     """Inner product of every row with one tree: [n]."""
     return torch.stack([v.flatten(1) @ single[k].flatten() for k, v in stacked.items()]).sum(0)
+
+
+def products(stacked: Tree, other: Tree) -> Tensor:
+    """Inner product of every row of one stacked tree with every row of another: [n, m]."""
+    return torch.stack([v.flatten(1) @ other[k].flatten(1).T for k, v in stacked.items()]).sum(0)
 
 
 def squares(stacked: Tree) -> Tensor:
@@ -156,7 +163,7 @@ def unflatten(flat: Tree) -> Nest:
 
 def arranged(nest: Nest, like: Nest) -> Nest:
     """`nest` with its names in the order of `like`: sums over names are exact only in one order."""
-    return {k: arranged(nest[k], v) if isinstance(v, dict) else nest[k] for k, v in like.items()}
+    return {k: arranged(nest.get(k, {}), v) if isinstance(v, dict) else nest[k] for k, v in like.items()}
 
 
 def same_structure(a: Nest, b: Nest) -> bool:

@@ -6,16 +6,117 @@ import inspect
 from importlib.metadata import entry_points
 
 from undrift.algorithm import Algorithm
+from undrift.algorithms.adabest import AdaBest
+from undrift.algorithms.fedadc import FedADC
 from undrift.algorithms.fedavg import FedAvg
+from undrift.algorithms.fedavgm import FedAvgM
+from undrift.algorithms.fedbn import FedBN
+from undrift.algorithms.fedcm import FedCM
+from undrift.algorithms.feddc import FedDC
 from undrift.algorithms.feddpc import FedDPC
+from undrift.algorithms.feddyn import FedDyn
+from undrift.algorithms.fedexp import FedExP
+from undrift.algorithms.fedga import FedGA
 from undrift.algorithms.fedhbm import GHB, FedHBM, LocalGHB
+from undrift.algorithms.fednova import FedNova
+from undrift.algorithms.fedopt import FedAdagrad, FedAdam, FedYogi
+from undrift.algorithms.fedpgvc import FedPGVC
+from undrift.algorithms.fedpmvr import FedPMVR
 from undrift.algorithms.fedprox import FedProx
+from undrift.algorithms.fedpvr import FedPVR
+from undrift.algorithms.fedspeed import FedSpeed
+from undrift.algorithms.fedvarp import FedVARP
+from undrift.algorithms.fsvrg import FSVRG
+from undrift.algorithms.losac import LoSAC
+from undrift.algorithms.mafsvrg import GAFSVRG, MAFSVRG
+from undrift.algorithms.mifa import MIFA
+from undrift.algorithms.mime import Mime, MimeLite, MimeLiteMom, MimeMom, MimeSVRG
+from undrift.algorithms.moon import MOON
+from undrift.algorithms.perfedavg import PerFedAvg
 from undrift.algorithms.scaffold import SCAFFOLD
 from undrift.check import nearest
 
-__all__ = ["GHB", "SCAFFOLD", "FedAvg", "FedDPC", "FedHBM", "FedProx", "LocalGHB", "available", "find"]
+__all__ = [
+    "FSVRG",
+    "GAFSVRG",
+    "GHB",
+    "MAFSVRG",
+    "MIFA",
+    "MOON",
+    "SCAFFOLD",
+    "AdaBest",
+    "FedADC",
+    "FedAdagrad",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedBN",
+    "FedCM",
+    "FedDC",
+    "FedDPC",
+    "FedDyn",
+    "FedExP",
+    "FedGA",
+    "FedHBM",
+    "FedNova",
+    "FedPGVC",
+    "FedPMVR",
+    "FedPVR",
+    "FedProx",
+    "FedSpeed",
+    "FedVARP",
+    "FedYogi",
+    "LoSAC",
+    "LocalGHB",
+    "Mime",
+    "MimeLite",
+    "MimeLiteMom",
+    "MimeMom",
+    "MimeSVRG",
+    "PerFedAvg",
+    "available",
+    "find",
+]
 
-_BUILT_IN: tuple[type[Algorithm], ...] = (FedAvg, FedProx, SCAFFOLD, FedDPC, FedHBM, LocalGHB, GHB)
+_BUILT_IN: tuple[type[Algorithm], ...] = (
+    FedAvg,
+    FedProx,
+    FedNova,
+    FedBN,
+    MOON,
+    FedAvgM,
+    FedAdagrad,
+    FedAdam,
+    FedYogi,
+    FedExP,
+    SCAFFOLD,
+    FedPVR,
+    FedDyn,
+    FedDC,
+    FedSpeed,
+    AdaBest,
+    FedGA,
+    LoSAC,
+    FedCM,
+    FedADC,
+    FedVARP,
+    MIFA,
+    Mime,
+    MimeMom,
+    MimeLite,
+    MimeLiteMom,
+    MimeSVRG,
+    FSVRG,
+    PerFedAvg,
+    FedPMVR,
+    FedDPC,
+    FedPGVC,
+    MAFSVRG,
+    GAFSVRG,
+    FedHBM,
+    LocalGHB,
+    GHB,
+)
 
 
 def available() -> dict[str, type[Algorithm]]:

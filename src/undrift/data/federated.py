@@ -55,12 +55,12 @@ class FederatedData:
                 raise ValueError(
                     f"client {i}: x and y must have equally many rows, got shapes {_shape(x)} and {_shape(y)}"
                 )
+            if not len(x):
+                raise ValueError(f"data: every client needs at least one sample; client {i} has none")
             if xs and (x.shape[1:] != xs[0].shape[1:] or y.shape[1:] != ys[0].shape[1:]):
                 raise ValueError(
                     f"client {i}: samples must have client 0's shape, {_shape(xs[0][0])} and {_shape(ys[0][0])}, "
                     f"got {_shape(x[0])} and {_shape(y[0])}"
-                    if len(x)
-                    else f"client {i} has no samples"
                 )
             if xs and (x.dtype != xs[0].dtype or y.dtype != ys[0].dtype):
                 raise ValueError(

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from undrift import tree
+from undrift.engines.gather import rows_of
 from undrift.engines.work import FULL_PASS_BLOCK, Outcome, Work
 from undrift.protocol import Answer, Mail, Message, Phase, State
 from undrift.random import Key
@@ -89,6 +90,7 @@ def _answer_together(
             clip=work.clip,
             augment=work.augment,
             differentiate=functional,
+            fetch=rows_of,
         )
         return phase.answer(mail.shared | each, state, task)
 

@@ -14,7 +14,9 @@ from undrift import check, tree
 from undrift.engines.batched import Batched
 from undrift.engines.sequential import Sequential
 from undrift.engines.work import Engine, Work
+from undrift.learner import Batch
 from undrift.protocol import Cohort, Method
+from undrift.random import Key
 
 NAMES = ("auto", "batched", "sequential")
 _MEMORY = {"cpu": 1 << 30, "cuda": 16 << 30}  # bytes that a chunk of clients may take
@@ -37,7 +39,7 @@ def choose(name: str, method: Method, work: Work) -> Choice:
     if kind == "auto" and (reason := _better_alone(work)):
         return Choice(Sequential(), reason)
     engine = Batched(int(count) if count else _chunk(work))
-    if obstacle := _obstacle(engine, method, work):
+    if obstacle := _mixing(work) or _obstacle(engine, method, work):
         if kind == "batched":
             raise ValueError(f"engine='batched' cannot train this model: {obstacle}")
         return Choice(Sequential(), f"the model cannot be batched: {obstacle}")
@@ -77,8 +79,42 @@ def _chunk(work: Work) -> int:
     return max(1, _MEMORY.get(learner.device.type, _MEMORY["cpu"]) // each)
 
 
+def _mixing(work: Work) -> str:
+    """Why samples that only pad a batch would change the others; empty if they do not, or if none are needed."""
+    learner, sizes = work.learner, work.data.sizes
+    size, batch = int(sizes.max()), work.schedule.batch_size or int(sizes.max())
+    if sizes.min() == size and (size % batch == 0 or size < batch):
+        return ""
+    count = min(8, len(work.data.rows))
+    spread = np.linspace(0, len(work.data.rows) - 1, count).astype(np.int64)
+    real = torch.from_numpy(work.data.rows[spread]).to(learner.device)
+    padded = torch.cat([real, real[-1:].expand(3)])  # as a plan pads
+    weight = (torch.arange(count + 3, device=learner.device) < count).to(learner.dtype)
+    key = Key(work.seed, 1, torch.tensor(0, device=learner.device))
+
+    def losses(rows: Tensor, weight: Tensor | None) -> tree.Tree:
+        x = learner.prepare(work.x[rows])
+        if work.augment is not None:
+            x = work.augment(x, key, 0)
+        values, buffers = learner.losses(learner.parameters, Batch(x, work.y[rows], weight, key, 0, learner.buffers))
+        return buffers | {"losses": values[:count]}
+
+    try:
+        with torch.no_grad():
+            alone, among = losses(real, None), losses(padded, weight)
+    except (RuntimeError, NotImplementedError, ValueError, IndexError) as error:
+        return str(error).strip().splitlines()[0]
+    near = torch.finfo(learner.dtype).eps ** 0.5  # sums of other lengths are rounded otherwise
+    if all(torch.allclose(among[k].double(), v.double(), rtol=near, atol=near) for k, v in alone.items()):
+        return ""
+    return "it mixes the samples of a batch, which those that pad it would change"
+
+
 def _obstacle(engine: Engine, method: Method, work: Work) -> str:
     """Why the model cannot be batched; empty if a rehearsal with two clients and one step succeeds."""
+    for part in work.learner.module.modules():
+        if isinstance(part, nn.RNNBase):
+            return f"PyTorch has no nn.{type(part).__name__} for many clients at once"
     ids = np.argsort(-work.data.sizes, kind="stable")[[0, -1]]
     learner = work.learner
     small = replace(
@@ -87,12 +123,16 @@ def _obstacle(engine: Engine, method: Method, work: Work) -> str:
         shares=torch.ones(2, dtype=learner.dtype, device=learner.device),
         schedule=replace(work.schedule, steps=1, epochs=None),
     )
-    cohort = Cohort(torch.from_numpy(ids), torch.full((2,), 0.5), small.shares, len(work.data), 1)
+    cohort = Cohort(torch.from_numpy(ids).to(learner.device), small.shares / 2, small.shares, len(work.data), 1)
     server = method.server(learner.parameters, learner.buffers)
+    if ledger := method.ledger(learner.parameters):
+        server |= {"ledger": tree.repeat(ledger, 2)}
     clients: Any = tree.repeat(method.client(learner.parameters, learner.buffers), 2)
-    phase = method.phases[-1]
     try:
-        engine.run(phase, phase.ask(server, cohort), clients, small)
+        for phase in method.phases:
+            replies, clients, _ = engine.run(phase, phase.ask(server, cohort), clients, small)
+            if phase is not method.phases[-1]:
+                server = phase.hear(server, replies, cohort)
     except (RuntimeError, NotImplementedError, ValueError) as error:
         return str(error).strip().splitlines()[0]
     return ""

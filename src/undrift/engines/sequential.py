@@ -67,7 +67,12 @@ def _task(work: Work, plan: Plan, place: int, member: int) -> Task:
         clip=work.clip,
         augment=work.augment,
         differentiate=autograd,
+        fetch=fetch,
     )
+
+
+def fetch(table: Tensor, rows: Tensor) -> Tensor:
+    return table.index_select(0, rows)
 
 
 def autograd(f: Callable[[Tree], tuple[Tensor, Any]], params: Tree) -> tuple[Tree, Tensor, Any]:

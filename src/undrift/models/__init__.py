@@ -7,26 +7,63 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from undrift.check import nearest
-from undrift.models.small import cnn, lenet5, mlp, softmax
+from undrift import check
+from undrift.models.char_lstm import char_lstm
+from undrift.models.cnn import cnn
+from undrift.models.head import with_head
+from undrift.models.hog import softmax_hog
+from undrift.models.lenet import cnn5, lenet, lenet5, lenet_hsu
+from undrift.models.mlp import mlp
+from undrift.models.mobilenet import mobilenetv2
+from undrift.models.pair_lstm import pair_lstm
+from undrift.models.resnet import resnet18_bn, resnet18_gn, resnet18_imagenet, resnet20_gn
+from undrift.models.softmax import softmax
+from undrift.models.vgg import vgg11_bn, vgg19, vgg19_bn
+from undrift.models.vit import vit_b32
+from undrift.models.word_lstm import word_lstm
 
 Factory = Callable[[tuple[int, ...], int], nn.Module]
-_FACTORIES: dict[str, Factory] = {"softmax": softmax, "mlp": mlp, "cnn": cnn, "lenet5": lenet5}
+_FACTORIES: dict[str, Factory] = {
+    "softmax": softmax,
+    "softmax-hog": softmax_hog,
+    "mlp": mlp,
+    "cnn": cnn,
+    "lenet": lenet,
+    "lenet5": lenet5,
+    "lenet-hsu": lenet_hsu,
+    "cnn5": cnn5,
+    "vgg11-bn": vgg11_bn,
+    "vgg19": vgg19,
+    "vgg19-bn": vgg19_bn,
+    "resnet18-gn": resnet18_gn,
+    "resnet18-bn": resnet18_bn,
+    "resnet18-imagenet": resnet18_imagenet,
+    "resnet20-gn": resnet20_gn,
+    "mobilenetv2": mobilenetv2,
+    "vit-b32": vit_b32,
+    "char-lstm": char_lstm,
+    "word-lstm": word_lstm,
+    "pair-lstm": pair_lstm,
+}
 
-__all__ = ["available", "build"]
+__all__ = ["available", "build", "with_head"]
 
 
 def available() -> dict[str, str]:
-    """Names and one line about each."""
+    """Names and one line about each: what it is, and whose."""
     return {name: (factory.__doc__ or "").strip().splitlines()[0] for name, factory in _FACTORIES.items()}
 
 
 def build(name: str, shape: tuple[int, ...], classes: int | None, seed: int = 0) -> nn.Module:
     """A named model for samples of this shape, its initial weights a function of the seed."""
     if name not in _FACTORIES:
-        raise ValueError(f"unknown model {name!r}{nearest(name, _FACTORIES)}")
+        raise ValueError(f"unknown model {name!r}{check.nearest(name, _FACTORIES)}")
     if classes is None:
-        raise ValueError(f"model {name!r} needs targets that are class numbers")
+        raise ValueError(
+            f"model {name!r} needs to know the number of classes: targets that are class numbers, "
+            "or a FederatedData with classes=..."
+        )
+    check.integer("classes", classes, 1)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return _FACTORIES[name](shape, classes)
+        return _FACTORIES[name](tuple(shape), classes)

@@ -1,0 +1,145 @@
+"""How fast the engines are, as ratios against a plain loop over the same clients in the same process.
+
+    python benchmarks/engines.py            # both workloads, a table
+    python benchmarks/engines.py --json     # the same, for machines
+
+The plain loop is what most libraries do: an `nn.Module` and a `torch.optim.SGD` per client, one after another, without a
+DataLoader. Loop and engines take turns, so that a busy machine slows all of them alike; figures are medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+import undrift as ud
+from undrift import models
+
+Clients = list[tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    model: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    clients: int
+    samples: int
+    batch_size: int
+    goal: dict[str, float]  # ratio to reach, by engine
+
+    def data(self) -> Clients:
+        generator = torch.Generator().manual_seed(0)
+        return [
+            (
+                torch.rand(self.samples, *self.shape, generator=generator),
+                torch.randint(10, (self.samples,), generator=generator),
+            )
+            for _ in range(self.clients)
+        ]
+
+
+WORKLOADS = (
+    Workload(
+        "100 tiny clients", lambda: models.build("softmax", (1, 28, 28), 10), (1, 28, 28), 100, 60, 20, {"batched": 8}
+    ),
+    Workload(
+        "10 LeNet clients", lambda: models.build("lenet5", (1, 28, 28), 10), (1, 28, 28), 10, 600, 32, {"auto": 1}
+    ),
+)
+LR = 0.05
+
+
+def plain_round(server: nn.Module, clients: Clients, batch_size: int) -> nn.Module:
+    """One epoch on every client, then the mean of their models."""
+    mean = {k: torch.zeros_like(v) for k, v in server.state_dict().items()}
+    for x, y in clients:
+        model = copy.deepcopy(server)
+        optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+        for rows in torch.randperm(len(x)).split(batch_size):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x[rows]), y[rows]).backward()
+            optimizer.step()
+        for k, v in model.state_dict().items():
+            mean[k] += v / len(clients)
+    after = copy.deepcopy(server)
+    after.load_state_dict(mean)
+    return after
+
+
+def plain_seconds(work: Workload, clients: Clients, rounds: int) -> list[float]:
+    model, seconds = work.model(), []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        model = plain_round(model, clients, work.batch_size)
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def engine_seconds(work: Workload, clients: Clients, rounds: int, engine: str) -> tuple[list[float], str]:
+    run = ud.simulate("fedavg", work.model(), clients, rounds=rounds, batch_size=work.batch_size, lr=LR, engine=engine)
+    return run.history.seconds.tolist(), run.engine
+
+
+def measure(work: Workload, turns: int, rounds: int) -> dict[str, object]:
+    clients = work.data()
+    timings: dict[str, list[float]] = {"plain loop": [], "sequential": [], "batched": [], "auto": []}
+    chosen = ""
+    for turn in range(turns + 1):  # the first turn warms up
+        for name, seconds in timings.items():
+            if name == "plain loop":
+                measured = plain_seconds(work, clients, rounds)
+            else:
+                measured, said = engine_seconds(work, clients, rounds, name)
+                chosen = said if name == "auto" else chosen
+            if turn:
+                seconds += measured
+    medians = {name: statistics.median(seconds) for name, seconds in timings.items()}
+    return {
+        "workload": work.name,
+        "seconds": medians,
+        "ratio": {name: medians["plain loop"] / seconds for name, seconds in medians.items()},
+        "auto": chosen,
+        "goal": work.goal,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--turns", type=int, default=5, help="how often loop and engines take turns")
+    parser.add_argument("--rounds", type=int, default=4, help="rounds in a turn")
+    options = parser.parse_args()
+    results = [measure(work, options.turns, options.rounds) for work in WORKLOADS]
+    if options.json:
+        print(json.dumps(results, indent=2))
+        return
+    table = Table(title=f"seconds per round, {torch.get_num_threads()} threads, torch {torch.__version__}")
+    for column in ("workload", "how", "median", "ratio to the plain loop", "goal"):
+        table.add_column(column, justify="left" if column in ("workload", "how") else "right")
+    for result in results:
+        for name, seconds in result["seconds"].items():  # type: ignore[attr-defined]
+            shown = f"auto: {result['auto']}" if name == "auto" else name
+            goal = result["goal"].get(name)  # type: ignore[attr-defined]
+            ratio = result["ratio"][name]  # type: ignore[index]
+            table.add_row(result["workload"], shown, f"{seconds:.4f}", f"{ratio:.2f}×", f"≥ {goal}×" if goal else "")
+        table.add_section()
+    console = Console(width=110)
+    console.print(table)
+    console.print(f"peak memory of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""FedDC: FedDyn's moving regulariser and SCAFFOLD's control variates together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from undrift import check
+from undrift.algorithm import Algorithm, Setting
+from undrift.algorithms.feddyn import DynamicRegularizer
+from undrift.algorithms.scaffold import ControlVariates
+from undrift.correction import Correction
+
+
+@dataclass(frozen=True)
+class FedDC(Algorithm):
+    """The drift of every client is remembered and handed to the server, its slope corrected meanwhile.
+
+    Paper:
+        Gao, Fu, Li, Chen, Xu, Xu. FedDC: federated learning with non-IID data via local drift decoupling and
+        correction. CVPR 2022.
+    Idea:
+        A client remembers how far it has drifted from the models it received, and is held where that drift would be
+        made good; the server adds everybody's drift back. Control variates take out the difference of slopes.
+    Equations:
+        y ← y − η (g_i(y) + α (y − x + h_i) + c − c_i)
+        h_i ← h_i + y_i − x;  c_i⁺ = c_i − c + (x − y_i) / (K_i η)
+        x ← mean_S y_i + mean_all h_i;  c ← c + (1/N) Σ_S (c_i⁺ − c_i)
+        (FedDyn's ĝ_i is −α h_i: both corrections are listed as they are)
+    Use:
+        As FedDyn, where twice the traffic is affordable.
+    Pitfalls:
+        The server overshoots: lower `lr` before `alpha`. With weights by samples α is α/(N p_i). With local momentum ρ
+        the number of steps is replaced by FedNova's ‖a_i‖₁. It fixes the server's step, so `server_lr` is refused.
+    Elsewhere:
+        The authors' code divides by the undecayed rate and by an average number of steps. Adding the drift of the
+        cohort alone, as some texts have it, never comes to rest under partial participation.
+    """
+
+    weighting: ClassVar[str] = "uniform"
+    own_step: ClassVar[bool] = True
+
+    alpha: float = 0.01
+
+    def __post_init__(self) -> None:
+        check.number("alpha", self.alpha, 0, open_low=True)
+
+    def corrections(self, setting: Setting) -> tuple[Correction, ...]:
+        return ControlVariates(setting.layout.names, "II"), DynamicRegularizer(self.alpha)

@@ -1,0 +1,87 @@
+"""FedDyn: a regulariser that moves with the client until everybody's optimum is the common one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from undrift import check, tree
+from undrift.algorithm import Algorithm, Setting
+from undrift.correction import At, Correction, Heard
+from undrift.protocol import Message, State
+from undrift.tree import Tree
+
+
+@dataclass(frozen=True)
+class DynamicRegularizer(Correction):
+    """d = g − ĝ_i + α_i (y − x), then ĝ_i ← ĝ_i − α_i (y_i − x), α_i = α/(N p_i): at rest ĝ_i = ∇f_i(x).
+
+    The server keeps h = Σ_all p_i ĝ_i, which p_i α_i = α/N lets it follow from the updates alone.
+    """
+
+    alpha: float
+
+    def server(self, model: Tree) -> State:
+        return {"slope": tree.zeros(model)}  # h
+
+    def client(self, model: Tree) -> State:
+        return {"slope": tree.zeros(model)}  # ĝ_i
+
+    def stiffness(self, at: At) -> Tensor:
+        return self.alpha / at.task.share
+
+    def step(self, grad: Tree, client: State, at: At) -> tuple[Tree, State]:
+        pulled = tree.add(grad, tree.sub(at.origin, at.anchor), self.stiffness(at))
+        return tree.sub(pulled, client["slope"]), client
+
+    def finish(self, update: Tree, client: State, at: At) -> tuple[Tree, State, Message]:
+        return update, {"slope": tree.add(client["slope"], update, -self.stiffness(at))}, {}
+
+    def collect(self, updates: Tree, server: State, heard: Heard) -> tuple[Tree, State]:
+        # (1/N) Σ_S, a sum over the cohort divided by everybody
+        everybody = heard.cohort.weights.new_full((len(heard.cohort.ids),), 1 / heard.cohort.population)
+        return updates, {"slope": tree.add(server["slope"], tree.mean(updates, everybody), -self.alpha)}
+
+    def advance(self, update: Tree, server: State, heard: Heard) -> tuple[Tree, State]:
+        return tree.add(update, server["slope"], -1 / self.alpha), server
+
+
+@dataclass(frozen=True)
+class FedDyn(Algorithm):
+    """Every client's loss is tilted and held, so that its own minimum moves to everybody's.
+
+    Paper:
+        Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama. Federated learning based on dynamic regularization.
+        ICLR 2021.
+    Idea:
+        A client remembers how hard it pulled at its last participations and subtracts that slope; the spring to the
+        received model keeps the rest small. At rest each remembered slope is the client's gradient, and they sum to
+        zero: the optimum, at FedAvg's traffic.
+    Equations:
+        y ← y − η (g_i(y) − ĝ_i + α (y − x))
+        ĝ_i ← ĝ_i − α (y_i − x)
+        h ← h − (α/N) Σ_S (y_i − x);  x ← mean_S y_i − h/α
+    Use:
+        Strongly different clients that return, when SCAFFOLD's traffic is too much.
+    Pitfalls:
+        A small α takes long steps on the server (h/α) and can diverge under few participants; a large α slows clients.
+        With weights by samples the spring of client i is α/(N p_i), which must stay below 1/η. It fixes the server's
+        step, so `server_lr` is refused.
+    Elsewhere:
+        Public versions halve α, flip the sign of h, average it over the cohort instead of everybody, or lose α y; on
+        quadratics with partial participation these diverge or settle elsewhere. The authors evaluate the mean of all
+        clients' last models; here it is x.
+    """
+
+    weighting: ClassVar[str] = "uniform"
+    own_step: ClassVar[bool] = True
+
+    alpha: float = 0.01
+
+    def __post_init__(self) -> None:
+        check.number("alpha", self.alpha, 0, open_low=True)
+
+    def corrections(self, setting: Setting) -> tuple[Correction, ...]:
+        return (DynamicRegularizer(self.alpha),)

@@ -1,0 +1,75 @@
+"""FedExP: the server's step grows where clients disagree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from undrift import check, tree
+from undrift.algorithm import Algorithm, Setting
+from undrift.correction import Correction, Heard
+from undrift.protocol import State
+from undrift.tree import Tree
+
+
+@dataclass(frozen=True)
+class Extrapolation(Correction):
+    """η_g = max(1, Σ w_i ‖Δ_i‖² / (2 (‖Σ w_i Δ_i‖² + ε))); evaluation uses the mean of the last two iterates."""
+
+    eps: float
+
+    def server(self, model: Tree) -> State:
+        return {"previous": model}
+
+    def collect(self, updates: Tree, server: State, heard: Heard) -> tuple[Tree, State]:
+        weights = heard.cohort.weights
+        mean = tree.mean(updates, weights)
+        size = tree.dot(mean, mean) + self.eps
+        ratio = weights @ tree.squares(updates) / (2 * size)
+        # Where the mean vanishes, so does the step, however long.
+        return tree.scale(updates, torch.where(size > 0, ratio, 1).clamp_min(1)), server
+
+    def advance(self, update: Tree, server: State, heard: Heard) -> tuple[Tree, State]:
+        # The start is no iterate: after the first round x¹ is shown alone.
+        first = heard.cohort.round == 1
+        return update, {"previous": tree.add(heard.model, update) if first else heard.model}
+
+    def present(self, model: Tree, server: State) -> Tree:
+        return tree.mix(model, server["previous"], 0.5)
+
+
+@dataclass(frozen=True)
+class FedExP(Algorithm):
+    """The server goes beyond the average when clients point in different directions.
+
+    Paper:
+        Jhunjhunwala, Wang, Joshi. FedExP: speeding up federated averaging via extrapolation. ICLR 2023.
+    Idea:
+        Projecting on several sets in turn is sped up by overshooting the mean of the projections; averaging clients is
+        alike. The more their updates cancel, the longer the server's step, measured from the updates themselves.
+    Equations:
+        Δ_i = y_i − x,  Δ = Σ w_i Δ_i
+        η_g = max(1, Σ w_i ‖Δ_i‖² / (2 (‖Δ‖² + ε)))
+        x ← x + η_g Δ
+        evaluated: (x^t + x^{t−1})/2, x¹ alone after the first round; training goes on from x^t
+    Use:
+        Large models that can fit all clients at once; no server rate to tune.
+    Pitfalls:
+        Near the end Δ vanishes while different clients' Δ_i do not, so η_g approaches Σ w_i ‖Δ_i‖² / (2 ε): with a
+        small `eps` the model oscillates. ε has the unit of a squared update and wants to shrink with `lr`.
+    Elsewhere:
+        The authors' code multiplies ε by the size of the cohort and by the squared decay of the rate.
+    """
+
+    weighting: ClassVar[str] = "uniform"
+    own_step: ClassVar[bool] = True
+
+    eps: float = 1e-3
+
+    def __post_init__(self) -> None:
+        check.number("eps", self.eps, 0)
+
+    def corrections(self, setting: Setting) -> tuple[Correction, ...]:
+        return (Extrapolation(self.eps),)

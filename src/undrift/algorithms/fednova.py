@@ -1,0 +1,93 @@
+"""FedNova: average directions, not displacements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from undrift import check, tree
+from undrift.algorithm import Algorithm, Setting
+from undrift.correction import At, Correction, Heard
+from undrift.optim import Optimizer
+from undrift.protocol import Message, State
+from undrift.task import Task
+from undrift.tree import Tree
+
+
+@dataclass(frozen=True)
+class Pull(Correction):
+    """y ← y − η s − η μ (y − x), s the optimiser's step: the proximal term stays out of the momentum buffer."""
+
+    mu: float
+
+    def move(self, change: Tree, client: State, at: At) -> Tree:
+        return tree.add(change, tree.sub(at.params, at.anchor), -at.task.lr * self.mu)
+
+
+@dataclass(frozen=True)
+class NormalisedAveraging(Correction):
+    """Δ = τ_eff Σ w_i Δ_i / A_i;  τ_eff = Σ w_i A_i, or Σ w_i K_i with a proximal term."""
+
+    optimizer: Optimizer
+    mu: float
+
+    def length(self, task: Task) -> Tensor:
+        """A_i = Σ_k (1 − ημ)^{K_i − k} (A(k) − A(k − 1)): later pulls wear off what step k had added.
+
+        A(k) is the optimiser's own gain over k steps; without a pull the sum is A(K_i).
+        """
+        turns = torch.arange(1, len(task.active) + 1, dtype=task.steps.dtype, device=task.steps.device)  # [J]
+        gain, before = self.optimizer.gain(turns), self.optimizer.gain(turns - 1)
+        assert gain is not None, "refused when made"
+        assert before is not None
+        left = task.steps - turns  # [J], negative where this client has finished
+        kept = torch.where(left >= 0, (1 - task.lr * self.mu) ** left.clamp_min(0), 0)
+        return ((gain - before) * kept).sum()
+
+    def finish(self, update: Tree, client: State, at: At) -> tuple[Tree, State, Message]:
+        length = self.length(at.task)
+        return tree.scale(update, 1 / length), client, {"length": at.task.steps if self.mu else length}
+
+    def advance(self, update: Tree, server: State, heard: Heard) -> tuple[Tree, State]:
+        return tree.scale(update, heard.cohort.weights @ heard.replies["length"]), server
+
+
+@dataclass(frozen=True)
+class FedNova(Algorithm):
+    """Clients that take more steps do not count for more.
+
+    Paper:
+        Wang, Liu, Liang, Joshi, Poor. Tackling the objective inconsistency problem in heterogeneous federated
+        optimization. NeurIPS 2020.
+    Idea:
+        A client's displacement is a weighted sum of its gradients. Dividing it by the sum of the weights, A_i, before
+        averaging makes the objective independent of who worked how long; the average is then stretched to usual length.
+    Equations:
+        y ← y − η s − η μ (y − x),  s the optimiser's step (μ = 0: plain)
+        x ← x + η_g τ_eff Σ w_i (y_i − x) / A_i,  τ_eff = Σ w_i A_i  (μ > 0: Σ w_i K_i)
+        A_i = K_i for SGD, [K_i − ρ(1 − ρ^{K_i})/(1 − ρ)]/(1 − ρ) for momentum ρ, [1 − (1 − ημ)^{K_i}]/(ημ) for μ > 0
+    Use:
+        Clients of very different sizes, or that do very different amounts of work.
+    Pitfalls:
+        It mends unequal work, not drift: the fixed point is the optimum only as η → 0. Adam is refused, whose
+        displacement is no sum of gradients. η μ must be well below 1.
+    Elsewhere:
+        Several public versions scale the weights τ_eff w_i / A_i to sum to one, which cancels τ_eff; the authors' code
+        counts momentum together with μ twice and lets the proximal term into the momentum buffer.
+    """
+
+    mu: float = 0.0
+
+    def __post_init__(self) -> None:
+        check.number("mu", self.mu, 0)
+
+    def corrections(self, setting: Setting) -> tuple[Correction, ...]:
+        if setting.optimizer.gain(torch.ones(())) is None:
+            raise ValueError(
+                "FedNova divides a displacement by the weights of its gradients, which Adam does not have; "
+                "optimizer must be 'sgd' or 'nesterov'"
+            )
+        normalised = NormalisedAveraging(setting.optimizer, self.mu)
+        return (normalised, Pull(self.mu)) if self.mu else (normalised,)

@@ -1,0 +1,153 @@
+"""Adaptive federated optimisation: FedAdagrad, FedAdam and FedYogi, one rate per parameter on the server.
+
+They differ in how the second moment s follows the square of the mean update D.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from undrift import check, tree
+from undrift.algorithm import Algorithm, Setting
+from undrift.correction import Correction, Heard
+from undrift.protocol import State
+from undrift.tree import Tree
+
+
+@dataclass(frozen=True)
+class AdaptiveStep(Correction):
+    """m ← β₁ m + (1 − β₁) D;  s by its rule;  the server steps along m / (√s + τ). All elementwise.
+
+    adagrad: s ← s + D²;  adam: s ← β₂ s + (1 − β₂) D²;  yogi: s ← s − (1 − β₂) D² sign(s − D²)
+    """
+
+    rule: str
+    beta1: float
+    beta2: float  # Adagrad has none
+    tau: float
+
+    def server(self, model: Tree) -> State:
+        return {
+            "first": tree.zeros(model),
+            "second": {k: torch.full_like(v, self.tau**2) for k, v in model.items()},
+        }
+
+    def advance(self, update: Tree, server: State, heard: Heard) -> tuple[Tree, State]:
+        first = tree.mix(update, server["first"], self.beta1)
+        second = {k: self._second(server["second"][k], d.square()) for k, d in update.items()}
+        step = {k: m / (second[k].sqrt() + self.tau) for k, m in first.items()}
+        return step, {"first": first, "second": second}
+
+    def _second(self, s: Tensor, square: Tensor) -> Tensor:
+        if self.rule == "adagrad":
+            return s + square
+        if self.rule == "adam":
+            return self.beta2 * s + (1 - self.beta2) * square
+        return s - (1 - self.beta2) * square * torch.sign(s - square)
+
+
+def _check(beta1: float, beta2: float, tau: float) -> None:
+    check.number("beta1", beta1, 0, 1, open_high=True)
+    check.number("beta2", beta2, 0, 1, open_high=True)
+    check.number("tau", tau, 0, open_low=True)
+
+
+@dataclass(frozen=True)
+class FedAdagrad(Algorithm):
+    """The server divides every parameter's step by the root of all its squared steps so far.
+
+    Paper:
+        Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan. Adaptive federated optimization. ICLR 2021.
+    Idea:
+        The mean update is a gradient to the server, which may use any optimiser with it. Adagrad gives rarely moved
+        parameters long steps, which suits sparse data.
+    Equations:
+        D = Σ w_i (y_i − x)
+        m ← β₁ m + (1 − β₁) D;  s ← s + D²,  s = τ² at the start
+        x ← x + η_g m / (√s + τ)
+    Use:
+        Language models with large vocabularies. `server_lr` is η_g; search it together with `lr` on a logarithmic grid.
+    Pitfalls:
+        A step is about η_g long in every parameter, whatever D is: `server_lr` = 1 is far too long for most models.
+        s only grows, so steps fade. The fixed point is FedAvg's, not the optimum.
+    Elsewhere:
+        Most public code starts s at 0; some has momentum in FedAdagrad.
+    """
+
+    beta1: float = 0.0
+    tau: float = 1e-3
+
+    def __post_init__(self) -> None:
+        _check(self.beta1, 0, self.tau)
+
+    def corrections(self, setting: Setting) -> tuple[Correction, ...]:
+        return (AdaptiveStep("adagrad", self.beta1, 0, self.tau),)
+
+
+@dataclass(frozen=True)
+class FedAdam(Algorithm):
+    """The server divides every parameter's step by the root of its recent squared steps.
+
+    Paper:
+        Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan. Adaptive federated optimization. ICLR 2021.
+    Idea:
+        The mean update is a gradient to the server, which may use any optimiser with it. Adam gives every parameter its
+        own rate, so that one server rate serves layers of different scale.
+    Equations:
+        D = Σ w_i (y_i − x)
+        m ← β₁ m + (1 − β₁) D;  s ← β₂ s + (1 − β₂) D²,  s = τ² at the start
+        x ← x + η_g m / (√s + τ), without bias correction
+    Use:
+        Transformers and recurrent networks. `server_lr` is η_g; search it together with `lr` on a logarithmic grid.
+    Pitfalls:
+        A step is about η_g long in every parameter, whatever D is: `server_lr` = 1 is far too long for most models.
+        τ sets how adaptive it is: far above |D| it is plain server momentum. The fixed point is FedAvg's, not the
+        optimum.
+    Elsewhere:
+        Flower corrects the bias and takes τ = 1e-9; other code starts s at 0 or squares m instead of D.
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+
+    def __post_init__(self) -> None:
+        _check(self.beta1, self.beta2, self.tau)
+
+    def corrections(self, setting: Setting) -> tuple[Correction, ...]:
+        return (AdaptiveStep("adam", self.beta1, self.beta2, self.tau),)
+
+
+@dataclass(frozen=True)
+class FedYogi(Algorithm):
+    """As FedAdam, but rates recover slowly after a burst of large steps.
+
+    Paper:
+        Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan. Adaptive federated optimization. ICLR 2021.
+    Idea:
+        Adam forgets a large s within 1/(1 − β₂) rounds, however small the steps have become. Yogi changes s by no more
+        than a share of D², so that a quiet spell does not make the next step long.
+    Equations:
+        D = Σ w_i (y_i − x)
+        m ← β₁ m + (1 − β₁) D;  s ← s − (1 − β₂) D² sign(s − D²),  s = τ² at the start
+        x ← x + η_g m / (√s + τ), without bias correction
+    Use:
+        As FedAdam, where cohorts differ much from round to round.
+    Pitfalls:
+        As FedAdam's: `server_lr` = 1 is far too long for most models, and the fixed point is FedAvg's.
+    Elsewhere:
+        Most public code starts s at 0.
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+
+    def __post_init__(self) -> None:
+        _check(self.beta1, self.beta2, self.tau)
+
+    def corrections(self, setting: Setting) -> tuple[Correction, ...]:
+        return (AdaptiveStep("yogi", self.beta1, self.beta2, self.tau),)

@@ -1,0 +1,132 @@
+"""A new head on a backbone with given weights."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from undrift import check
+
+Weights = str | Path | Mapping[str, Tensor]
+
+
+class WithHead(nn.Module):
+    """A backbone's features, and a perceptron on them. A frozen backbone also keeps its batch statistics."""
+
+    def __init__(self, backbone: nn.Module, head: nn.Module, frozen: bool) -> None:
+        super().__init__()
+        self.backbone, self.head, self.frozen = backbone, head, frozen
+        if frozen:
+            backbone.requires_grad_(False)
+
+    def train(self, mode: bool = True) -> WithHead:
+        super().train(mode)
+        if self.frozen:
+            self.backbone.eval()
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.backbone(x))
+        return out
+
+
+def with_head(
+    backbone: nn.Module,
+    *,
+    classes: int,
+    hidden: Sequence[int] = (256, 128),
+    weights: Weights | None = None,
+    freeze: bool = True,
+    side: int | None = None,
+    seed: int = 0,
+) -> nn.Module:
+    """The backbone with its classifier, the last `nn.Linear`, replaced by linear layers and a new classifier.
+
+    FedPGVC puts two linear layers and a classifier on pre-trained networks and tells neither their sizes nor whether
+    the backbone is trained. `weights` are a `.safetensors` file, a PyTorch file or a state dict, of which the old
+    classifier's tensors are ignored; None leaves those of the backbone. `side` enlarges images to what the weights were
+    trained on. The backbone given is not changed.
+    """
+    check.integer("classes", classes, 1)
+    for units in hidden:
+        check.integer("hidden", units, 1)
+    check.flag("freeze", freeze)
+    backbone = copy.deepcopy(backbone)
+    linear = [name for name, part in backbone.named_modules() if name and isinstance(part, nn.Linear)]
+    if not linear:
+        raise ValueError(f"backbone: {type(backbone).__name__} has no nn.Linear whose place a head could take")
+    classifier = linear[-1]
+    features = backbone.get_submodule(classifier).in_features
+    backbone.set_submodule(classifier, nn.Identity())
+    if weights is not None:
+        _load(backbone, _read(weights), classifier)
+    if side is not None:
+        check.integer("side", side, 1)
+        backbone = nn.Sequential(nn.Upsample(size=(side, side), mode="bilinear"), backbone)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return WithHead(backbone, _perceptron([int(features), *hidden], classes), freeze)
+
+
+def _perceptron(widths: list[int], classes: int) -> nn.Module:
+    layers: list[nn.Module] = []
+    for inner, width in zip(widths, widths[1:], strict=False):
+        layers += [nn.Linear(inner, width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
+
+
+def _read(weights: Weights) -> Mapping[str, Tensor]:
+    if isinstance(weights, Mapping):
+        state: object = weights
+    elif isinstance(weights, str | Path):
+        state = _read_file(Path(weights))
+    else:
+        raise TypeError(f"weights must be a file or a state dict, got {type(weights).__name__}")
+    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise ValueError("weights must be tensors by name, as `module.state_dict()` gives them")
+    return state
+
+
+def _read_file(path: Path) -> object:
+    if not path.is_file():
+        raise FileNotFoundError(f"weights: there is no file {str(path)!r}")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"weights: {str(path)!r} holds no weights that can be read safely: {reason}") from error
+
+
+def _load(backbone: nn.Module, given: Mapping[str, Tensor], classifier: str) -> None:
+    """Puts the tensors in their places; all must be there and fit, except counters, which older files lack."""
+    wanted = backbone.state_dict()
+    given = {name: value for name, value in given.items() if not name.startswith(f"{classifier}.")}
+    missing = [name for name in wanted if name not in given and not name.endswith("num_batches_tracked")]
+    unknown = [name for name in given if name not in wanted]
+    if missing or unknown:
+        lacks = f"{_some(missing)} missing" if missing else ""
+        has = f"{_some(unknown)} not in the backbone" if unknown else ""
+        raise ValueError(f"weights do not fit the backbone: {' and '.join(part for part in (lacks, has) if part)}")
+    for name, value in given.items():
+        if value.shape != wanted[name].shape:
+            raise ValueError(f"weights: {name!r} must have shape {_shape(wanted[name])}, got {_shape(value)}")
+    backbone.load_state_dict(given, strict=False)
+
+
+def _some(names: list[str]) -> str:
+    """The first few of them."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(map(repr, names[:3])) + more
+
+
+def _shape(value: Tensor) -> tuple[int, ...]:
+    return tuple(value.shape)

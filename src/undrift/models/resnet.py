@@ -1,0 +1,116 @@
+"""Residual networks (He et al., 2016) with batch or group normalisation.
+
+Tensors are named as in the published ImageNet weights, so that `with_head` can load these; hence a group normalisation
+that is called "bn1".
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from undrift.models.common import he, image
+
+Norm = Callable[[int], nn.Module]
+
+
+def two_groups(width: int) -> nn.Module:
+    return nn.GroupNorm(2, width)
+
+
+class Block(nn.Module):
+    """Two convolutions and a way around them."""
+
+    def __init__(self, inner: int, width: int, stride: int, norm: Norm, around: nn.Module) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inner, width, 3, stride, padding=1, bias=False)
+        self.bn1 = norm(width)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.bn2 = norm(width)
+        self.downsample = around
+
+    def forward(self, x: Tensor) -> Tensor:
+        inside = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(inside + self.downsample(x))
+
+
+class Subsample(nn.Module):
+    """He's option A, the way around without parameters: every other pixel, and zeros for the new maps."""
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W] -> [B, 2C, H/2, W/2]
+        new = x.shape[1] // 2
+        return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, new, new))
+
+
+def resnet18_gn(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """ResNet-18 with group normalisation, FedDPC's for CIFAR-100 and Tiny ImageNet: 3×3 stem, 2 groups.
+
+    FedDPC says "Resnet18 with group normalization". Left open: the stem (3×3, as is usual for images this small) and the
+    number of groups (2, as FedHBM has). 11 173 962 parameters on colour images of ten classes, whatever the norm.
+    """
+    return _resnet18("resnet18-gn", shape, classes, two_groups)
+
+
+def resnet18_bn(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """ResNet-18 (He et al., 2016) with batch normalisation and a 3×3 stem for small images."""
+    return _resnet18("resnet18-bn", shape, classes, nn.BatchNorm2d)
+
+
+def resnet18_imagenet(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """ResNet-18 (He et al., 2016) as on ImageNet, 7×7 stem and batch norm: FedPGVC's backbone, for published weights."""
+    channels, _, _ = image("resnet18-imagenet", shape, 32)
+    stem = OrderedDict(
+        conv1=nn.Conv2d(channels, 64, 7, 2, padding=3, bias=False),
+        bn1=nn.BatchNorm2d(64),
+        relu=nn.ReLU(),
+        maxpool=nn.MaxPool2d(3, 2, padding=1),
+    )
+    return _resnet(stem, (64, 128, 256, 512), 2, classes, nn.BatchNorm2d, by_projection=True)
+
+
+def resnet20_gn(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """ResNet-20 with group normalisation of 2 groups, FedHBM's for CIFAR; 269 722 parameters for ten classes.
+
+    The way around is option A, as in He et al. (2016) and in the code that FedHBM names; with option B, a convolution,
+    there would be 272 474.
+    """
+    return _resnet(_stem("resnet20-gn", shape, 16, two_groups), (16, 32, 64), 3, classes, two_groups, False)
+
+
+def _resnet18(name: str, shape: tuple[int, ...], classes: int, norm: Norm) -> nn.Module:
+    return _resnet(_stem(name, shape, 64, norm), (64, 128, 256, 512), 2, classes, norm, by_projection=True)
+
+
+def _stem(name: str, shape: tuple[int, ...], width: int, norm: Norm) -> OrderedDict[str, nn.Module]:
+    channels, _, _ = image(name, shape, 8)
+    return OrderedDict(conv1=nn.Conv2d(channels, width, 3, padding=1, bias=False), bn1=norm(width), relu=nn.ReLU())
+
+
+def _resnet(
+    stem: OrderedDict[str, nn.Module],
+    widths: tuple[int, ...],
+    depth: int,
+    classes: int,
+    norm: Norm,
+    by_projection: bool,
+) -> nn.Module:
+    parts, inner = stem, widths[0]
+    for stage, width in enumerate(widths, 1):
+        first = _smaller(inner, width, norm, by_projection) if stage > 1 else _same(width, norm)
+        parts[f"layer{stage}"] = nn.Sequential(first, *(_same(width, norm) for _ in range(depth - 1)))
+        inner = width
+    parts |= {"avgpool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "fc": nn.Linear(inner, classes)}
+    return he(nn.Sequential(parts))
+
+
+def _same(width: int, norm: Norm) -> Block:
+    return Block(width, width, 1, norm, nn.Identity())
+
+
+def _smaller(inner: int, width: int, norm: Norm, by_projection: bool) -> Block:
+    """A block that halves the image and changes the number of maps."""
+    projection = nn.Sequential(nn.Conv2d(inner, width, 1, 2, bias=False), norm(width))
+    return Block(inner, width, 2, norm, projection if by_projection else Subsample())

@@ -1,0 +1,42 @@
+"""Accuracy of clients' own models, for algorithms that give them one."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from undrift import tree
+from undrift.evaluate import evaluate
+from undrift.experiment import Experiment
+from undrift.protocol import State
+from undrift.rounds import describe_cohort
+from undrift.states import ClientStates, Ids
+
+_TOGETHER = 32  # clients whose models are held at a time
+
+
+def accuracies(
+    experiment: Experiment, server: State, states: ClientStates, ledger: ClientStates, ids: Ids, round: int
+) -> dict[int, float]:
+    """Of these clients at the start of a round, each on the test samples of its own classes."""
+    phase, test, data = experiment.method.personal, experiment.test, experiment.data
+    if phase is None or test is None or data.classes is None:
+        return {}
+    found: dict[int, float] = {}
+    for start in range(0, len(ids), _TOGETHER):
+        block = ids[start : start + _TOGETHER]
+        cohort = describe_cohort(experiment, block, round)
+        rows = ledger.gather(block)
+        mail = phase.ask(server | {"ledger": rows} if rows else server, cohort)
+        work = experiment.work(block, round, cohort.shares)
+        replies = experiment.engine.run(phase, mail, states.gather(block), work).replies
+        for place, client in enumerate(block.tolist()):
+            own = tree.row(replies, place)
+            known = torch.isin(test[1], data.client(client)[1].to(test[1].device))
+            if bool(known.any()):
+                figures = evaluate(
+                    experiment.learner, own["model"], own["buffers"] or None, test[0][known], test[1][known]
+                )
+                found[client] = figures.get("accuracy", math.nan)
+    return found

@@ -1,0 +1,258 @@
+"""A run that was stopped, killed or cut off goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import undrift as ud
+from laws import classified, mlp
+
+SETTINGS: dict[str, Any] = {"rounds": 6, "cohort": 2, "batch_size": 4, "lr": 0.1}
+TEST = classified((20,))[0]
+
+
+def begin(out: Path | None = None, algorithm: Any = "scaffold", **options: Any) -> ud.Run:
+    return ud.simulate(algorithm, mlp(), classified(), test=TEST, out=out, **SETTINGS | options)
+
+
+def go_on(out: Path, **options: Any) -> ud.Run:
+    return ud.resume(out, **{"model": mlp(), "data": classified(), "test": TEST} | options)
+
+
+def after(count: int) -> list[Any]:
+    """A callback that ends a run after so many rounds."""
+    return [lambda row, run: row["round"] == count]
+
+
+def assert_same(run: ud.Run, other: ud.Run) -> None:
+    assert_close(run.parameters, other.parameters, rtol=0, atol=0)
+    assert run.history.drop(columns="seconds").equals(other.history.drop(columns="seconds"))
+    assert run.clients.equals(other.clients)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_at_random_moments(seed: int, tmp_path: Path) -> None:
+    out, moment = tmp_path / "run", random.Random(seed)
+    settings = {"rounds": 15, "eval_every": 3, "engine": "sequential"}
+
+    def run() -> ud.Run:
+        return go_on(out) if (out / "config.json").exists() else begin(out, **settings)
+
+    started = time.perf_counter()
+    whole = begin(**settings)
+    duration = time.perf_counter() - started
+    endings = []
+    for _ in range(6):
+        child = os.fork()
+        if not child:
+            try:
+                run()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        time.sleep(moment.uniform(0, duration / 2))
+        os.kill(child, signal.SIGKILL)
+        endings.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    assert set(endings) <= {-signal.SIGKILL, 0}
+    assert -signal.SIGKILL in endings
+    assert_same(run(), whole)
+
+
+def test_ctrl_c_saves(tmp_path: Path) -> None:
+    def press(row: dict[str, Any], run: ud.Run) -> None:
+        if row["round"] == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(ud.Interrupted, match=r"interrupted after round 3; go on with: undrift resume .*run") as caught:
+        begin(tmp_path / "run", callbacks=[press])
+    assert isinstance(caught.value, KeyboardInterrupt)
+    assert caught.value.run.rounds == 3
+    assert signal.getsignal(signal.SIGINT) is before
+    assert_same(go_on(tmp_path / "run"), begin())
+
+
+def test_to_more_rounds_is_a_longer_run(tmp_path: Path) -> None:
+    begin(tmp_path / "run")
+    assert_same(go_on(tmp_path / "run", rounds=9), begin(rounds=9))
+    assert_same(go_on(tmp_path / "run"), begin(rounds=9))  # the new number is remembered
+
+
+def test_a_finished_run_comes_back_as_it_is(tmp_path: Path) -> None:
+    whole = begin(tmp_path / "run")
+    again = go_on(tmp_path / "run")
+    assert_same(again, whole)
+    assert again.history["seconds"].equals(whole.history["seconds"])
+    with pytest.raises(ValueError, match="has 6 rounds already; rounds must be at least that, got 4"):
+        go_on(tmp_path / "run", rounds=4)
+
+
+def test_a_run_that_reached_its_target_stays_there(tmp_path: Path) -> None:
+    whole = begin(tmp_path / "run", target=0.2, rounds=50)
+    assert whole.rounds < 50
+    assert go_on(tmp_path / "run").rounds == whole.rounds
+
+
+def test_callbacks_go_on(tmp_path: Path) -> None:
+    begin(tmp_path / "run", callbacks=after(4))
+    seen: list[int] = []
+    go_on(tmp_path / "run", callbacks=[lambda row, run: seen.append(row["round"])])
+    assert seen == [5, 6]
+
+
+class TestDamage:
+    """Checkpoints of rounds 2 and 4, of which the newest is damaged."""
+
+    @pytest.fixture
+    def out(self, tmp_path: Path) -> Path:
+        out = tmp_path / "run"
+        begin(out, callbacks=[lambda row, run: run.save() and row["round"] == 4 if row["round"] % 2 == 0 else None])
+        newest = sorted((out / "checkpoints").iterdir())
+        assert newest[-1].name == "000004"
+        return out
+
+    def test_a_flipped_bit(self, out: Path) -> None:
+        state = out / "checkpoints/000004/state.safetensors"
+        content = bytearray(state.read_bytes())
+        content[-5] ^= 1
+        state.write_bytes(content)
+        assert_same(go_on(out), begin())
+
+    @pytest.mark.parametrize("name", ["state.safetensors", "manifest.json"])
+    def test_a_file_cut_off(self, out: Path, name: str) -> None:
+        file = out / "checkpoints/000004" / name
+        file.write_bytes(file.read_bytes()[:20])
+        assert_same(go_on(out), begin())
+
+    @pytest.mark.parametrize("name", ["state.safetensors", "manifest.json"])
+    def test_a_missing_file(self, out: Path, name: str) -> None:
+        (out / "checkpoints/000004" / name).unlink()
+        assert_same(go_on(out), begin())
+
+    def test_a_damaged_checkpoint_is_replaced(self, out: Path) -> None:
+        file = out / "checkpoints/000004/state.safetensors"
+        good = file.read_bytes()
+        file.write_bytes(good[:20])
+        go_on(out, callbacks=after(4))
+        assert file.read_bytes() == good
+
+    def test_all_of_them(self, out: Path) -> None:
+        for manifest in (out / "checkpoints").glob("*/manifest.json"):
+            manifest.unlink()
+        assert_same(go_on(out), begin())
+
+    def test_a_row_cut_off(self, out: Path) -> None:
+        with (out / "rounds.jsonl").open("a") as log:
+            log.write('{"round": 5, "loss"')
+        assert_same(go_on(out), begin())
+
+    def test_another_format_is_refused(self, out: Path) -> None:
+        manifest = out / "checkpoints/000004/manifest.json"
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 99}))
+        with pytest.raises(ValueError, match="another version of undrift"):
+            go_on(out)
+
+
+def test_a_run_killed_before_it_began_can_begin(tmp_path: Path) -> None:
+    (tmp_path / "run/checkpoints").mkdir(parents=True)
+    (tmp_path / "run/environment.json").write_text("{}")
+    assert_same(begin(tmp_path / "run"), begin())
+
+
+def half_square(output: Tensor, target: Tensor) -> Tensor:
+    return 0.5 * (output - torch.eye(3, dtype=output.dtype)[target]).square().sum(1)
+
+
+class TestObjects:
+    """What was given as an object must be given again, and must be the same."""
+
+    @pytest.fixture
+    def out(self, tmp_path: Path) -> Path:
+        begin(tmp_path / "run", callbacks=after(2), loss=half_square, augment=_double)
+        return tmp_path / "run"
+
+    def test_all_given_again(self, out: Path) -> None:
+        resumed = go_on(out, loss=half_square, augment=_double)
+        assert_same(resumed, begin(loss=half_square, augment=_double))
+
+    @pytest.mark.parametrize("part", ["model", "data", "test", "loss", "augment"])
+    def test_left_out(self, out: Path, part: str) -> None:
+        with pytest.raises(ValueError, match=f"{part} given as an object; give {part}= again"):
+            go_on(out, **{"loss": half_square, "augment": _double} | {part: None})
+
+    @pytest.mark.parametrize(
+        ("part", "wrong"),
+        [
+            ("model", nn.Sequential(nn.Linear(6, 3)).double()),
+            ("model", nn.Sequential(*(nn.ReLU() if isinstance(m, nn.Tanh) else m for m in mlp()))),
+            ("data", classified((3, 3, 6, 14, 9))),
+            ("test", classified((21,))[0]),
+            ("loss", lambda output, target: output.sum(1)),
+            ("augment", "flip"),
+        ],
+        ids=["weights", "layers", "data", "test", "loss", "augment"],
+    )
+    def test_not_the_same(self, out: Path, part: str, wrong: Any) -> None:
+        with pytest.raises(ValueError, match=f"the given {part} is not the one this run was started with"):
+            go_on(out, **{"loss": half_square, "augment": _double} | {part: wrong})
+
+    def test_another_algorithm(self, tmp_path: Path) -> None:
+        begin(tmp_path / "run", ud.algorithms.FedProx(mu=0.5), callbacks=after(2))
+        with pytest.raises(ValueError, match="the given algorithm is not the one"):
+            go_on(tmp_path / "run", algorithm=ud.algorithms.FedProx(mu=0.6))
+
+    def test_an_algorithm_with_an_object_among_its_options(self, tmp_path: Path) -> None:
+        pretrained = ud.algorithms.FedHBM(variant={k: v + 1 for k, v in mlp().state_dict().items()})
+        begin(tmp_path / "run", pretrained, callbacks=after(2))
+        with pytest.raises(ValueError, match="given variant as an object; give algorithm= again"):
+            go_on(tmp_path / "run")
+        assert_same(go_on(tmp_path / "run", algorithm=pretrained), begin(algorithm=pretrained))
+
+
+def _double(x: Tensor, key: Any, step: int) -> Tensor:
+    return 2 * x
+
+
+def test_what_was_given_by_name_need_not_be(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"rounds": 3, "cohort": 3, "eval_every": 3}
+    whole = ud.simulate("fedhbm", "softmax", "digits", **settings)
+    ud.simulate("fedhbm", "softmax", "digits", out=tmp_path / "run", callbacks=after(1), **settings)
+    assert_same(ud.resume(tmp_path / "run"), whole)
+
+
+def test_only_states_of_clients_that_were_seen_are_stored(tmp_path: Path) -> None:
+    begin(tmp_path / "run", rounds=3, cohort=[[4], [1], [4]])
+    stored = load_file(tmp_path / "run/checkpoints/000003/state.safetensors")
+    assert stored["clients/ids"].tolist() == [4, 1]
+    controls = {k: v for k, v in stored.items() if k.startswith("clients/states/")}
+    assert controls
+    assert all(len(v) == 2 for v in controls.values())
+
+
+def test_stateless_clients_store_nothing(tmp_path: Path) -> None:
+    begin(tmp_path / "run", "fedavg")
+    stored = load_file(tmp_path / "run/checkpoints/000006/state.safetensors")
+    assert not [k for k in stored if k.startswith("clients/")]
+
+
+def test_two_checkpoints_are_kept(tmp_path: Path) -> None:
+    begin(tmp_path / "run", callbacks=[lambda row, run: not run.save()])
+    assert sorted(p.name for p in (tmp_path / "run/checkpoints").iterdir()) == ["000005", "000006"]
+
+
+def test_no_run_directory(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"is not a run directory: it has no config\.json"):
+        ud.resume(tmp_path)
