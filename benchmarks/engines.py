@@ -3,8 +3,8 @@
     python benchmarks/engines.py            # both workloads, a table
     python benchmarks/engines.py --json     # the same, for machines
 
-The plain loop is what most libraries do: an `nn.Module` and a `torch.optim.SGD` per client, one after another, without a
-DataLoader. Loop and engines take turns, so that a busy machine slows all of them alike; figures are medians.
+The plain loop is what most libraries do: an `nn.Module` and a `torch.optim.SGD` per client, one after another, without
+a DataLoader. Loop and engines take turns, so that a busy machine slows all alike; figures are medians.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,13 +63,14 @@ class Quadratics:
         """The server's points after every round [rounds, d], and the run; by default full batches and all clients."""
         path: list[np.ndarray] = []
         settings: dict[str, Any] = {"lr": self.lr, "steps": self.steps, "batch_size": None} | options
+        callbacks = settings.pop("callbacks", ())
         run = ud.simulate(
             algorithm,
             Point(self.start),
             self.data(),
             loss=half_square,
             rounds=rounds,
-            callbacks=[lambda row, run: path.append(run.parameters["point"].numpy().copy())],
+            callbacks=[lambda row, run: path.append(run.parameters["point"].numpy().copy()), *callbacks],
             **settings,
         )
         return np.array(path), run
@@ -99,6 +100,35 @@ class Terrain:
         return self.balance(self.a)
 
 
+def walk(
+    start: np.ndarray, direction: Callable[[np.ndarray], np.ndarray], steps: int, lr: float, momentum: float = 0.0
+) -> np.ndarray:
+    """Where local steps along `direction` lead: b ← ρ b + d(y), y ← y − η b."""
+    y, buffer = start, np.zeros_like(start)
+    for _ in range(steps):
+        buffer = momentum * buffer + direction(y)
+        y = y - lr * buffer
+    return y
+
+
+def length(steps: int, momentum: float) -> float:
+    """A = ‖a‖₁: how far such steps lead along a constant unit direction at rate one."""
+    return sum((1 - momentum ** (steps - k)) / (1 - momentum) for k in range(steps))
+
+
+def remembered(run: ud.Run, correction: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """What a correction keeps of points: on the server [d], and on all clients [clients, d]."""
+    everyone = run._states.gather(np.arange(len(run.clients)))
+
+    def points(kept: dict[str, Any]) -> dict[str, np.ndarray]:
+        return {k: v["point"].numpy().copy() for k, v in kept.get(correction, {}).items() if isinstance(v, dict)}
+
+    return points(run._server), points(everyone)
+
+
 # Reference problems of the golden vectors
 P2 = Quadratics(((1.0,), (3.0,)), ((0.0,), (4.0,)), (1.0,), lr=0.1)  # optimum 3
 P3 = Quadratics(((1.0,), (3.0,), (2.0,)), ((0.0,), (4.0,), (1.0,)), (1.0,), lr=0.1)  # optimum 7/3
+# P3 where the clients hold one, four and two copies of their sample: batches of one give as many steps an epoch.
+SIZED = Quadratics(**vars(P3) | {"samples": (1, 4, 2)})
+BY_ONES: dict[str, Any] = {"steps": None, "batch_size": 1}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from undrift.data import FederatedData
 from undrift.directory import RunDirectory
 from undrift.experiment import Options, find_algorithm
 from undrift.learner import SampleLoss
+from undrift.progress import together
 from undrift.report import Record
 from undrift.run import Run, history_frame
 from undrift.simulate import Callback, resume, start
@@ -47,20 +49,24 @@ class Comparison:
 
     @classmethod
     def from_directories(cls, paths: Iterable[str | Path]) -> Comparison:
-        """From run directories, or directories that hold some."""
-        records = []
+        """From run directories, or directories that hold some; runs that would look alike are told apart by theirs."""
+        found: list[tuple[str, Record]] = []
         for path in paths:
             homes = [home.parent for home in sorted(Path(path).rglob("config.json"))]
             if not homes:
                 raise ValueError(f"{str(path)!r} is not a run directory and holds none")
-            records += [read_record(RunDirectory.open(home)) for home in homes]
-        return cls(records)
+            found += [(str(path), read_record(RunDirectory.open(home))) for home in homes]
+        records = [record for _, record in found]
+        if len({(record.label, record.seed) for record in records}) < len(records):
+            records = [record._replace(label=f"{record.label} ({path})") for path, record in found]
+        targets = {record.config["options"]["target"] for record in records}
+        return cls(records, targets.pop() if len(targets) == 1 else None)
 
 
 def compare(
     algorithms: Mapping[str, str | Algorithm] | Sequence[str],
     model: str | nn.Module,
-    data: str | FederatedData | Sequence[tuple[Any, Any]],
+    data: str | FederatedData | Sequence[tuple[Any, Any]] | Callable[[int], FederatedData],
     test: tuple[Any, Any] | None = None,
     seeds: int | Sequence[int] = 1,
     *,
@@ -72,20 +78,24 @@ def compare(
 ) -> Comparison:
     """Run every algorithm with every seed (a count, or a list) and compare. Other arguments are those of `simulate`.
 
-    `algorithms` maps labels to names or instances. With `out`, every run is kept in ``out/LABEL/seed-S``; runs that are
-    there already are not repeated. A run that diverges is recorded, and the others go on.
+    `algorithms` maps labels to names or instances; `data` may be a function of the seed. With `out`, every run is kept
+    in ``out/LABEL/seed-S``; runs that are there already are not repeated. A run that diverges is recorded, and the
+    others go on.
     """
     labelled = _labelled(algorithms)
     chosen = _seeds(seeds)
     plain = _options(options)
     records = []
-    for seed in chosen:
-        for label, algorithm in labelled.items():
-            home = None if out is None else Path(out) / _slug(label) / f"seed-{seed}"
-            run = _begin_or_go_on(
-                algorithm, model, data, test, loss, augment, replace(plain, seed=seed), callbacks, home, label
-            )
-            records.append(Record(label, seed, run.history, run.config, run.environment))
+    count = len(chosen) * len(labelled)
+    with together(f"{count} runs", count * plain.rounds):
+        for seed in chosen:
+            federation = data(seed) if callable(data) else data
+            for label, algorithm in labelled.items():
+                home = None if out is None else Path(out) / _slug(label) / f"seed-{seed}"
+                run = _begin_or_go_on(
+                    algorithm, model, federation, test, loss, augment, replace(plain, seed=seed), callbacks, home, label
+                )
+                records.append(Record(label, seed, run.history, run.config, run.environment))
     order = list(labelled)
     return Comparison(sorted(records, key=lambda r: (order.index(r.label), r.seed)), plain.target)
 
@@ -104,22 +114,28 @@ def _begin_or_go_on(
 ) -> Run:
     if home is None or not (home / "config.json").exists():
         return start(algorithm, model, data, test, loss, augment, options, callbacks, home, "stop", label)
-
-    def unless_named(given: Any) -> Any:
-        return None if isinstance(given, str) else given
-
+    _refuse_other_options(home, options)
     return resume(
         home,
         options.rounds,
         algorithm=algorithm,
-        model=unless_named(model),
-        data=unless_named(data),
+        model=model,
+        data=data,
         test=test,
         loss=loss,
-        augment=unless_named(augment),
+        augment=augment,
         callbacks=callbacks,
         on_divergence="stop",
     )
+
+
+def _refuse_other_options(home: Path, options: Options) -> None:
+    """A run goes on with the options it was begun with; those that change no number may differ."""
+    stored = asdict(Options(**RunDirectory.open(home).config["options"]))
+    given = json.loads(json.dumps(asdict(options)))  # tuples become lists, as in the file
+    for key, value in stored.items():
+        if key not in ("rounds", "engine", "device") and value != given[key]:
+            raise ValueError(f"{home} was begun with {key}={value!r}, not {given[key]!r}; choose another directory")
 
 
 def read_record(directory: RunDirectory) -> Record:

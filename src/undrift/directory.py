@@ -50,6 +50,8 @@ class RunDirectory:
         self = cls(path)
         if not (self.path / "config.json").is_file():
             raise ValueError(f"{str(path)!r} is not a run directory: it has no config.json")
+        if not {"label", "algorithm", "options"} <= self.config.keys():
+            raise ValueError(f"{str(path)!r} is not a run directory: its config.json is something else's")
         return self
 
     @property

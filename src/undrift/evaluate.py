@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from undrift.learner import Learner
+from undrift.learner import IGNORED, Learner
 from undrift.tree import Tree
 
 _BLOCK = 2048  # samples evaluated together
@@ -15,17 +15,30 @@ def evaluate(learner: Learner, params: Tree, buffers: Tree | None, x: Tensor, y:
     """Mean loss and, where outputs are scores of classes, accuracy; summed in float64."""
     loss = torch.zeros((), dtype=torch.float64, device=x.device)
     correct = torch.zeros((), dtype=torch.int64, device=x.device)
-    scored = 0
+    scored = torch.zeros((), dtype=torch.int64, device=x.device)
     for block, target in zip(x.split(_BLOCK), y.split(_BLOCK), strict=True):
         output = learner.outputs(params, buffers, block)
         loss += learner.sample_loss(output, target).double().sum()
         if scores_classes(output, target):
             correct += (output.argmax(-1) == target).sum()
-            scored += target.numel()
+            scored += (target != IGNORED).sum()
     figures = {"loss": float(loss) / len(x)}
-    if scored:
-        figures["accuracy"] = int(correct) / scored
+    if int(scored):
+        figures["accuracy"] = int(correct) / int(scored)
     return figures
+
+
+def class_averages(learner: Learner, params: Tree, buffers: Tree | None, x: Tensor, y: Tensor) -> dict[str, float]:
+    """Precision, recall and F1, averaged over classes (macro); averaged over samples (micro) all three are accuracy."""
+    from sklearn.metrics import precision_recall_fscore_support  # slow to import, rarely needed
+
+    outputs = torch.cat([learner.outputs(params, buffers, block) for block in x.split(_BLOCK)])
+    if not scores_classes(outputs, y):
+        return {}
+    scored = (y != IGNORED).cpu()
+    truth, guess = y.cpu()[scored].numpy(), outputs.argmax(-1).cpu()[scored].numpy()
+    figures = precision_recall_fscore_support(truth, guess, average="macro", zero_division=0)
+    return dict(zip(("precision", "recall", "f1"), map(float, figures[:3]), strict=True))
 
 
 def scores_classes(output: Tensor, target: Tensor) -> bool:

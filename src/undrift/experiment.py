@@ -20,7 +20,7 @@ from undrift.data.batches import Schedule
 from undrift.data.federated import FederatedData, held_out
 from undrift.engines import Engine, Work, choose
 from undrift.evaluate import scores_classes
-from undrift.learner import Learner, SampleLoss
+from undrift.learner import IGNORED, Learner, SampleLoss
 from undrift.optim import optimizer
 from undrift.pgvc import PGVC
 from undrift.protocol import Method
@@ -155,7 +155,7 @@ def prepare(
     if options.target is not None and held is None:
         raise ValueError(f"target={options.target} needs a test set; give test=(x, y)")
     module = find_model(model, federation, options.seed)
-    learner = Learner(module, _checked_loss(loss), device, _DTYPES.get(options.dtype or ""))
+    learner = Learner(module, _checked_loss(loss), device, _DTYPES.get(options.dtype or ""), federation.normalise)
     cohort_size(options, len(federation))
     _fit(learner, federation, held)
     setting = Setting(
@@ -333,7 +333,8 @@ def _fit_classes(output: Tensor, data: FederatedData, test: tuple[Tensor, Tensor
                 f"cross-entropy needs one output per class: for {what}targets of shape {tuple(y.shape[1:])} the model "
                 f"must return [samples, {'positions, ' if y.ndim == 2 else ''}classes], got {tuple(output.shape)}"
             )
-        low, high, classes = int(y.min()), int(y.max()), output.shape[-1]
+        predicted = y if y.ndim == 1 else y[y != IGNORED]
+        low, high, classes = int(predicted.min()), int(predicted.max()), output.shape[-1]
         if low < 0 or high >= classes:
             raise ValueError(
                 f"{what}labels must lie in 0..{classes - 1} for a model with {classes} outputs, got {low}..{high}"

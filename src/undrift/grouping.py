@@ -37,8 +37,9 @@ class Plane(NamedTuple):
             return cls(mean, centred, nowhere, nowhere)
         values, vectors = torch.linalg.eigh(gram)  # increasing
         values, vectors = values.flip(0)[:dimensions], vectors.flip(1)[:, :dimensions]
-        # Directions that hold rounding errors only are none.
-        noise = len(gram) * torch.finfo(next(iter(rows.values())).dtype).eps * gram.diagonal().sum()
+        # Directions that hold rounding errors only, of the products or of the rows themselves, are none.
+        eps = torch.finfo(next(iter(rows.values())).dtype).eps
+        noise = len(gram) * eps * (gram.trace() + eps * tree.squares(rows).sum().cpu())
         directions = vectors * torch.where(values > noise, values.clamp_min(0).rsqrt(), 0)
         return cls(mean, centred, directions, gram @ directions)
 

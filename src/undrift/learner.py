@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from undrift.draws import Draws, Listener, MaskedStatistics
@@ -36,11 +35,18 @@ class Losses(NamedTuple):
 Loss = Callable[[Tree, Batch], Losses]
 
 
+IGNORED = -100  # the target of a position that is not to be predicted: padding of a sentence
+
+
 def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    """Cross-entropy, one value per sample; outputs [B, C] or, a mean over positions, [B, T, C]."""
-    if output.ndim == 3:
-        return F.cross_entropy(output.transpose(1, 2), target, reduction="none").mean(1)
-    return F.cross_entropy(output, target, reduction="none")
+    """Cross-entropy, one value per sample; outputs [B, C] or, a mean over positions, [B, T, C].
+
+    Written out, because `F.cross_entropy` takes a slow path under `vmap`; the comparison stands for a gather, whose
+    derivative has no reproducible kernel on a GPU.
+    """
+    chosen = torch.arange(output.shape[-1], device=output.device) == target[..., None]
+    values = torch.logsumexp(output, -1) - (output * chosen).sum(-1)
+    return values if values.ndim == 1 else values.flatten(1).mean(1)
 
 
 class Learner:
@@ -52,6 +58,7 @@ class Learner:
         loss: SampleLoss | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype | None = None,
+        normalise: tuple[Sequence[float], Sequence[float]] | None = None,
     ) -> None:
         self.module = copy.deepcopy(module).to(device)
         if dtype is not None:
@@ -59,12 +66,16 @@ class Learner:
         self.layout = Layout.of(self.module)
         if not self.layout.names:
             raise ValueError(f"the model {type(module).__name__} has no trainable parameters")
-        self.sample_loss: SampleLoss = loss or cross_entropy
+        self._loss: SampleLoss = loss or cross_entropy
         self.classifies = loss is None
         self.parameters: Tree = {k: p.detach().clone() for k, p in self.module.named_parameters() if p.requires_grad}
         self.buffers: Tree = {k: b.detach().clone() for k, b in self.module.named_buffers()}
         self.dtype = next(iter(self.parameters.values())).dtype
         self.device = torch.device(device)
+        self.normalise: tuple[Tensor, Tensor] | None = None  # mean and deviation of inputs, per channel [C, 1, 1]
+        if normalise is not None:
+            mean, std = (torch.tensor(v, dtype=self.dtype, device=device).view(-1, 1, 1) for v in normalise)
+            self.normalise = mean, std
         self.draws_numbers, self.refusal = False, ""  # set by `listen`
         self.normalises = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
         self._slots = _slots(self.module)
@@ -87,7 +98,11 @@ class Learner:
         """Inputs in the model's precision; bytes become numbers between 0 and 1, whole numbers stay (tokens)."""
         if x.dtype is torch.uint8:
             return x.to(self.dtype) / 255
-        return x.to(self.dtype) if x.is_floating_point() else x
+        return x.to(self.dtype) if x.is_floating_point() else x.long()
+
+    def sample_loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """One value per sample [B]; targets that are stored as small whole numbers are widened first."""
+        return self._loss(output, target if target.is_floating_point() else target.long())
 
     def losses(self, params: Tree, batch: Batch) -> Losses:
         """Per-sample losses in training mode, and the buffers afterwards."""
@@ -141,7 +156,10 @@ class Learner:
                     place[leaf] = tensors[name]
         for part in self._recurrent:
             part._flat_weights = [part._parameters[leaf] for leaf in part._flat_weights_names]
-        output: Tensor = self.module(self.prepare(x))
+        x = self.prepare(x)
+        if self.normalise is not None:  # here and not before, as augmentation pads raw images
+            x = (x - self.normalise[0]) / self.normalise[1]
+        output: Tensor = self.module(x)
         return output
 
     def _training(self, mode: bool) -> None:

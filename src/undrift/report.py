@@ -62,7 +62,7 @@ class _Outcome(NamedTuple):
         return self.diverged == self.runs
 
 
-class _Column(NamedTuple):
+class Column(NamedTuple):
     """A column of the summary table: its texts, and the rows that hold the best value."""
 
     heading: str
@@ -395,10 +395,17 @@ def _count_range(numbers: Iterable[int], noun: str) -> str:
     return low + _count(ordered[-1], noun)
 
 
+def columns(records: Sequence[Record], target: float | None = None) -> list[Column]:
+    """The summary table in words, the names of the methods first."""
+    outcomes, aim = _outcomes(records, target)
+    names = [f"{each.label} ({_diverged_share(each)})" if each.diverged else each.label for each in outcomes]
+    return [Column("Method", names, set()), *_columns(outcomes, target if len(outcomes) == 1 else aim)]
+
+
 # ---- from words to HTML ---------------------------------------------------------------------------
 
 
-def _columns(outcomes: Sequence[_Outcome], target: float | None) -> list[_Column]:
+def _columns(outcomes: Sequence[_Outcome], target: float | None) -> list[Column]:
     """The summary's columns, without those that would say nothing."""
     # A run that blew up stops early and cheaply: that must not win it any column.
     sound = [not outcome.diverged for outcome in outcomes]
@@ -407,28 +414,28 @@ def _columns(outcomes: Sequence[_Outcome], target: float | None) -> list[_Column
     losses = [outcome.loss for outcome in outcomes]
     columns = []
     if any(outcome.runs > 1 for outcome in outcomes):
-        columns.append(_Column("Seeds", [str(outcome.runs) for outcome in outcomes], set()))
+        columns.append(Column("Seeds", [str(outcome.runs) for outcome in outcomes], set()))
     if _finite(finals):
         cells = [_percent(outcome.accuracy, outcome.accuracy_std) for outcome in outcomes]
-        columns.append(_Column("Final accuracy", cells, _best_rows(finals, cells, sound, max)))
+        columns.append(Column("Final accuracy", cells, _best_rows(finals, cells, sound, max)))
         cells = [_percent(best) for best in bests]
-        columns.append(_Column("Best accuracy", cells, _best_rows(bests, cells, sound, max)))
+        columns.append(Column("Best accuracy", cells, _best_rows(bests, cells, sound, max)))
     if _finite(losses):
         cells = [_number(loss) for loss in losses]
-        columns.append(_Column("Final test loss", cells, _best_rows(losses, cells, sound, min)))
+        columns.append(Column("Final test loss", cells, _best_rows(losses, cells, sound, min)))
     if target is not None:
         # A mean over only the seeds that got there flatters: it is shown, but it does not win.
         rounds = [each.rounds_to_target if each.reached == each.runs else math.nan for each in outcomes]
         cells = [_rounds_cell(outcome) for outcome in outcomes]
         best = _best_rows(rounds, cells, sound, min)
-        columns.append(_Column(f"Rounds to {_percent(target)}", cells, best))
+        columns.append(Column(f"Rounds to {_percent(target)}", cells, best))
     for heading, values, unit_of in (
         ("Traffic", [outcome.traffic for outcome in outcomes], _traffic_unit),
         ("Time", [outcome.seconds for outcome in outcomes], _time_unit),
     ):
         size, unit = unit_of(values)
         cells = [f"{_decimal(value / size)}{_NBSP}{unit}" for value in values]
-        columns.append(_Column(heading, cells, _best_rows(values, cells, sound, min)))
+        columns.append(Column(heading, cells, _best_rows(values, cells, sound, min)))
     return columns
 
 
@@ -472,7 +479,7 @@ def _summary_table(outcomes: Sequence[_Outcome], target: float | None, caption: 
     )
 
 
-def _summary_cell(column: _Column, row: int) -> str:
+def _summary_cell(column: Column, row: int) -> str:
     text = escape(column.cells[row])
     if row in column.best:
         text = f'<strong>{text}<span class="unseen"> (best)</span></strong>'
@@ -481,10 +488,11 @@ def _summary_cell(column: _Column, row: int) -> str:
 
 def _name(outcome: _Outcome) -> str:
     name = f"<span>{escape(outcome.label)}</span>"
-    if not outcome.diverged:
-        return name
-    share = "diverged" if outcome.runs == 1 else f"{outcome.diverged} of {outcome.runs} diverged"
-    return f'{name} <span class="badge">{share}</span>'
+    return f'{name} <span class="badge">{_diverged_share(outcome)}</span>' if outcome.diverged else name
+
+
+def _diverged_share(outcome: _Outcome) -> str:
+    return "diverged" if outcome.runs == 1 else f"{outcome.diverged} of {outcome.runs} diverged"
 
 
 def _caption(outcomes: Sequence[_Outcome], aim: float | None) -> str:

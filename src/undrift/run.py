@@ -14,7 +14,7 @@ import pandas as pd
 from undrift import tree
 from undrift.averaging import mean_buffers
 from undrift.directory import RunDirectory
-from undrift.evaluate import evaluate
+from undrift.evaluate import class_averages, evaluate
 from undrift.experiment import Experiment, Options
 from undrift.personal import accuracies
 from undrift.protocol import State
@@ -120,6 +120,21 @@ class Run:
         frame.index.name = "client"
         return frame
 
+    def evaluate(self) -> pd.DataFrame:
+        """All the server's models on the test samples, a row each, in the order of `models`.
+
+        Loss, accuracy and, averaged over classes, precision, recall and F1 (averaged over samples they are the
+        accuracy). ``.max()`` and ``.mean()`` give the best and the mean of an algorithm that keeps several models.
+        """
+        experiment = self._experiment
+        if experiment.test is None:
+            raise ValueError("evaluate needs test samples; give simulate test=(x, y)")
+        private, buffers, rows = self._typical("private"), self._statistics(), []
+        for model in self.models:
+            given = (experiment.learner, model | private, buffers, *experiment.test)
+            rows.append(evaluate(*given) | class_averages(*given))
+        return pd.DataFrame(rows).rename_axis("model")
+
     @property
     def options(self) -> Options:
         return self._experiment.options
@@ -191,8 +206,11 @@ class Run:
         if experiment.test is None:
             return {}
         model = experiment.method.presented(self._server) | self._typical("private")
-        buffers = experiment.method.buffers(self._server) or self._typical("buffers") or None
-        return evaluate(experiment.learner, model, buffers, *experiment.test)
+        return evaluate(experiment.learner, model, self._statistics(), *experiment.test)
+
+    def _statistics(self) -> Tree | None:
+        """The buffers that the server's models are evaluated with."""
+        return self._experiment.method.buffers(self._server) or self._typical("buffers") or None
 
     def _typical(self, part: str) -> Tree:
         """The mean, over the clients seen, of a part of the model that they keep for themselves."""

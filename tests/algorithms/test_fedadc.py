@@ -6,15 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quadratics import P2, P3, Quadratics
+from quadratics import BY_ONES, P2, P3, SIZED, length
 from undrift.algorithms import FedADC, FedAvg
 
-SIZED = Quadratics(**vars(P3) | {"samples": (1, 4, 2)})
 COUNTS, COHORTS = np.array([1, 4, 2]), [[0, 1], [1, 2], [0, 2], [0, 1, 2]]
-
-
-def length(steps: int, rho: float) -> float:
-    return sum((1 - rho ** (steps - k)) / (1 - rho) for k in range(steps))
 
 
 def path_of(
@@ -56,9 +51,7 @@ def test_by_hand(form: str, lookahead: bool, weighting: str, local: dict[str, fl
     names = {"rho": "momentum", "decay": "lr_decay", "rate": "server_lr"}
     settings: dict[str, Any] = {names[k]: v for k, v in local.items()}
     weights = np.ones(3) if weighting == "uniform" else COUNTS.astype(float)
-    path, _ = SIZED.run(
-        FedADC(0.7, form, lookahead), 4, cohort=COHORTS, steps=None, batch_size=1, weighting=weighting, **settings
-    )
+    path, _ = SIZED.run(FedADC(0.7, form, lookahead), 4, cohort=COHORTS, **BY_ONES, weighting=weighting, **settings)
     np.testing.assert_allclose(path, path_of(form, lookahead, weights, **local), rtol=1e-12)
 
 

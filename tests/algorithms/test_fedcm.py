@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from laws import fedcm_point
-from quadratics import P2, P3, Quadratics, Terrain
+from quadratics import BY_ONES, P2, P3, SIZED, Terrain, length, walk
 from undrift.algorithms import FedAvg, FedCM
 
-SIZED = Quadratics(**vars(P3) | {"samples": (1, 4, 2)})
 COUNTS, COHORTS = np.array([1, 4, 2]), [[0, 1], [1, 2], [0, 2], [0, 1, 2]]
 
 
@@ -24,14 +23,12 @@ def path_of(
         w = weights[cohort] / weights[cohort].sum()
         moved, slopes = np.zeros(1), np.zeros(1)
         for share, i in zip(w, cohort, strict=True):
-            y, buffer, unit, length = x, np.zeros(1), 0.0, 0.0
-            for _ in range(COUNTS[i]):
-                gradient = P3.a[i] * (y - P3.b[i])
-                buffer = rho * buffer + alpha * gradient + (1 - alpha) * momentum + lam * y
-                y = y - lr * buffer
-                unit = rho * unit + 1
-                length += unit
-            moved, slopes = moved + share * (y - x), slopes + share * (x - y) / (lr * length)
+
+            def direction(y: np.ndarray, i: int = i, common: np.ndarray = momentum) -> np.ndarray:
+                return alpha * P3.a[i] * (y - P3.b[i]) + (1 - alpha) * common + lam * y
+
+            y = walk(x, direction, COUNTS[i], lr, rho)
+            moved, slopes = moved + share * (y - x), slopes + share * (x - y) / (lr * length(COUNTS[i], rho))
         x, momentum = x + rate * moved, slopes
         expected.append(x)
     return expected
@@ -44,7 +41,7 @@ def test_by_hand(weighting: str, local: dict[str, float]) -> None:
     names = {"rho": "momentum", "decay": "lr_decay", "lam": "weight_decay", "rate": "server_lr"}
     settings: dict[str, Any] = {names[k]: v for k, v in local.items()}
     weights = np.ones(3) if weighting == "uniform" else COUNTS.astype(float)
-    path, _ = SIZED.run(FedCM(0.3), 4, cohort=COHORTS, steps=None, batch_size=1, weighting=weighting, **settings)
+    path, _ = SIZED.run(FedCM(0.3), 4, cohort=COHORTS, **BY_ONES, weighting=weighting, **settings)
     np.testing.assert_allclose(path, path_of(0.3, weights, **local), rtol=1e-12)
 
 

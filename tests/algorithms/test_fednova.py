@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 import undrift as ud
-from quadratics import P2, Point, Quadratics
+from quadratics import BY_ONES, P2, Point, Quadratics
 from undrift.algorithms import FedNova
 from undrift.algorithms.fednova import NormalisedAveraging
 from undrift.optim import SGD
 
 UNEQUAL = Quadratics(**vars(P2) | {"samples": (2, 4)})
-STEPS: dict[str, Any] = {"steps": None, "batch_size": 1}  # a step a sample
 
 
 def gain(steps: int, rho: float = 0.0, pull: float = 0.0, nesterov: bool = False) -> float:
@@ -50,7 +49,7 @@ def test_one_step_by_hand() -> None:
     steps, weights = np.array([[2], [4]]), np.array([1 / 3, 2 / 3])
     moved = (1 - (1 - P2.lr * P2.a) ** steps) * (P2.b - np.array(P2.start))
     effective = weights @ steps
-    path, _ = UNEQUAL.run(FedNova(), 1, server_lr=0.5, **STEPS)
+    path, _ = UNEQUAL.run(FedNova(), 1, server_lr=0.5, **BY_ONES)
     np.testing.assert_allclose(path[0], 1 + 0.5 * effective * (weights @ (moved / steps)), rtol=1e-12)
 
 
@@ -93,7 +92,7 @@ def test_proximal_term_by_hand() -> None:
 )
 def test_limit(lr: float, nova: float, average: float) -> None:
     """Closer to the optimum 3 as the rate falls; FedAvg goes to 24/7, the optimum of another objective."""
-    settings: dict[str, Any] = STEPS | {"lr": lr, "weighting": "uniform"}
+    settings: dict[str, Any] = BY_ONES | {"lr": lr, "weighting": "uniform"}
     for algorithm, point in (("fednova", nova), ("fedavg", average)):
         path, _ = replace(UNEQUAL, start=(point,)).run(algorithm, 5, **settings)
         np.testing.assert_allclose(path, point, rtol=1e-9)

@@ -5,24 +5,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quadratics import P3, Quadratics
+from quadratics import BY_ONES, P3, SIZED, length, walk
 from undrift.algorithms import MIFA, FedAvg, FedVARP
 
-SIZED = Quadratics(**vars(P3) | {"samples": (1, 4, 2)})
 COUNTS, COHORTS = np.array([1, 4, 2]), [[0, 1], [1, 2], [2], [0, 1, 2], [1, 0]]
 LOCAL: list[dict[str, float]] = [{}, {"rho": 0.5}, {"decay": 0.8}, {"rate": 0.5}]
 
 
-def length(steps: int, rho: float) -> float:
-    return sum((1 - rho ** (steps - k)) / (1 - rho) for k in range(steps))
-
-
 def slope(x: np.ndarray, i: int, lr: float, rho: float) -> np.ndarray:
     """(x − y_i)/(η A_i) after the K_i steps of client i."""
-    y, buffer = x, np.zeros(1)
-    for _ in range(COUNTS[i]):
-        buffer = rho * buffer + P3.a[i] * (y - P3.b[i])
-        y = y - lr * buffer
+    y = walk(x, lambda y: P3.a[i] * (y - P3.b[i]), COUNTS[i], lr, rho)
     return (x - y) / (lr * length(COUNTS[i], rho))
 
 
@@ -54,7 +46,7 @@ def test_by_hand(algorithm: FedVARP | MIFA, weighting: str, local: dict[str, flo
     names = {"rho": "momentum", "decay": "lr_decay", "rate": "server_lr"}
     settings: dict[str, Any] = {names[k]: v for k, v in local.items()}
     p = np.full(3, 1 / 3) if weighting == "uniform" else COUNTS / COUNTS.sum()
-    path, _ = SIZED.run(algorithm, 5, cohort=COHORTS, steps=None, batch_size=1, weighting=weighting, **settings)
+    path, _ = SIZED.run(algorithm, 5, cohort=COHORTS, **BY_ONES, weighting=weighting, **settings)
     np.testing.assert_allclose(path, path_of(algorithm, p, **local), rtol=1e-12)
 
 
@@ -65,7 +57,7 @@ def test_the_server_keeps_the_mean_of_the_table(algorithm: FedVARP | MIFA, weigh
     p = np.full(3, 1 / 3) if weighting == "uniform" else COUNTS / COUNTS.sum()
     for rounds in range(1, 6):
         cohorts = COHORTS[:rounds]
-        _, run = SIZED.run(algorithm, rounds, steps=None, batch_size=1, weighting=weighting, cohort=cohorts)
+        _, run = SIZED.run(algorithm, rounds, cohort=cohorts, **BY_ONES, weighting=weighting)
         (own,) = (part for key, part in run._server.items() if key != "model")
         (ledger,) = run._ledger.gather(np.arange(3)).values()
         table = ledger["direction"]["point"].numpy()
@@ -91,7 +83,7 @@ def test_difference_to_mifa() -> None:
 
 def test_adam_is_normalised_by_its_steps() -> None:
     """All clients in the first round: the mean of K_i times the mean of (y_i − x)/K_i."""
-    settings: dict[str, Any] = {"steps": None, "batch_size": 1, "optimizer": "adam", "weighting": "uniform"}
+    settings: dict[str, Any] = BY_ONES | {"optimizer": "adam", "weighting": "uniform"}
     trained = np.array([SIZED.run(FedAvg(), 1, cohort=[[i]], **settings)[0][0] for i in range(3)])
     expected = 1 + COUNTS.mean() * ((trained - 1) / COUNTS[:, None]).mean(0)
     np.testing.assert_allclose(SIZED.run(FedVARP(), 1, **settings)[0][0], expected, rtol=1e-12)

@@ -33,7 +33,7 @@ class DynamicRegularizer(Correction):
         return self.alpha / at.task.share
 
     def step(self, grad: Tree, client: State, at: At) -> tuple[Tree, State]:
-        pulled = tree.add(grad, tree.sub(at.origin, at.anchor), self.stiffness(at))
+        pulled = tree.add(grad, tree.sub(at.params, at.anchor), self.stiffness(at))
         return tree.sub(pulled, client["slope"]), client
 
     def finish(self, update: Tree, client: State, at: At) -> tuple[Tree, State, Message]:

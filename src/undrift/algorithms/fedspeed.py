@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+
 from undrift import check, tree
 from undrift.algorithm import Algorithm, Setting
 from undrift.algorithms.feddyn import DynamicRegularizer
 from undrift.correction import At, Correction
+from undrift.learner import Batch, Loss, Losses
 from undrift.protocol import State
 from undrift.tree import Tree
 
@@ -17,18 +20,23 @@ _TINY = 1e-7  # a gradient of zero has no direction
 
 @dataclass(frozen=True)
 class Uphill(Correction):
-    """g = (1 − a) g₁ + a g_i(y + ρ g₁/‖g₁‖), g₁ = g_i(y) on the same batch."""
+    """The loss becomes (1 − a) f_i(y) + a f_i(y + ρ g₁/‖g₁‖), g₁ = g_i(y) held fixed, on the same batch."""
 
     rho: float
     mix: float
 
-    def shift(self, params: Tree, client: State, at: At) -> Tree:
-        slope = at.gradient(params)
-        norm = tree.dot(slope, slope).sqrt()
-        return tree.add(params, slope, self.rho / (norm + _TINY))
+    def objective(self, loss: Loss, client: State, at: At) -> Loss:
+        slope = at.task.gradient(at.params, at.batch).gradient
+        climb = tree.scale(slope, self.rho / (tree.dot(slope, slope).sqrt() + _TINY))
 
-    def step(self, grad: Tree, client: State, at: At) -> tuple[Tree, State]:
-        return (grad if self.mix == 1 else tree.mix(at.gradient(at.origin), grad, self.mix)), client
+        def uphill(params: Tree, batch: Batch) -> Losses:
+            there = loss(tree.add(params, climb), batch)
+            if self.mix == 1:
+                return there
+            here = loss(params, batch)
+            return Losses(torch.lerp(here.values, there.values, self.mix), here.buffers)
+
+        return uphill
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,8 @@ class FedSpeed(Algorithm):
         Deep models with many local steps and few rounds.
     Pitfalls:
         Two gradients a step, three with a mix a between 0 and 1. With ρ > 0 the fixed point is not the optimum of the
-        plain loss; `rho=0` is FedDyn with α = 1/λ. It fixes the server's step, so `server_lr` is refused.
+        plain loss; `rho=0` is FedDyn with α = 1/λ. Weight decay is taken at y, not uphill. It fixes the server's step,
+        so `server_lr` is refused.
     Elsewhere:
         The paper writes y + ρ g₁, its code divides by the norm, as here. Averaging λ ĝ_i over the cohort alone never
         comes to rest under partial participation.

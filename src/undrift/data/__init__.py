@@ -1,7 +1,7 @@
-"""Data: federations, partitions, batches, augmentation."""
+"""Data: named data sets, users' own, partitions, batches, augmentation."""
 
-from undrift.data.datasets import available, load
+from undrift.data.datasets import available, get, load
 from undrift.data.federated import FederatedData
 from undrift.data.partition import partition
 
-__all__ = ["FederatedData", "available", "load", "partition"]
+__all__ = ["FederatedData", "available", "get", "load", "partition"]

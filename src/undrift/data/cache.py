@@ -13,8 +13,8 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,7 +53,8 @@ def writing(name: str, facts: dict[str, Any]) -> Iterator[Draft]:
     """A draft that becomes the data set `name` when the block ends well, and vanishes when it does not."""
     home().mkdir(parents=True, exist_ok=True)
     _sweep(name)
-    path = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=home()))
+    path = _aside(name)
+    path.mkdir()
     try:
         draft = Draft(path)
         yield draft
@@ -114,12 +115,16 @@ def _described(file: Path) -> dict[str, Any]:
 
 def _install(draft: Path, place: Path) -> None:
     """Put a finished draft in its place; an older data set moves aside first, as directories cannot be replaced."""
-    old = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
+    old = _aside(place.name)
     if place.exists():
-        os.replace(place, old / "old")
+        os.replace(place, old)
     os.replace(draft, place)
     shutil.rmtree(old, ignore_errors=True)
     _sync(place.parent)
+
+
+def _aside(name: str) -> Path:
+    return home() / f".{name}.{uuid.uuid4().hex[:8]}"
 
 
 def _sweep(name: str) -> None:

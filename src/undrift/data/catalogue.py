@@ -124,7 +124,7 @@ CATALOGUE: dict[str, Description] = {
     ),
     "qqp": Description(
         "Quora question pairs: do two questions mean the same? 364 000 pairs.",
-        Pairs(length=30, vocabulary=10_000),
+        Pairs(length=30, vocabulary=19_998),
         inputs=("question1", "question2"),
         label="label",
         classes=2,

@@ -2,31 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from undrift.check import nearest
-from undrift.data.federated import FederatedData
-from undrift.data.partition import partition
+from undrift.data import cache
+from undrift.data.catalogue import CATALOGUE, Description, Images
+from undrift.data.federated import FederatedData, LocalTests
+from undrift.data.partition import NOBODY, by_owner, owners, parse
+
+_CLIENTS = 100  # where no number is asked for
+_DIGITS = "Handwritten digits that ship with scikit-learn: 1797 images of 8×8, ten classes."
 
 
-def load(name: str, partition: str | None = None, clients: int | None = None, seed: int = 0) -> FederatedData:
-    """A named data set split among clients; without a partition, the split of the built-in example."""
-    if name not in _LOADERS:
-        raise ValueError(f"unknown data set {name!r}{nearest(name, _LOADERS)}")
-    data = _LOADERS[name](partition, clients, seed)
-    data.recipe = {"name": name, "partition": partition, "clients": clients, "seed": seed}
+def load(
+    name: str,
+    partition: str | None = None,
+    clients: int | None = None,
+    seed: int = 0,
+    *,
+    test_share: float = 0.0,
+    normalise: bool = True,
+) -> FederatedData:
+    """A named data set split among clients; without a partition, the usual one of the data set.
+
+    With a `test_share`, every client holds out that part of its samples as a test set of its own. Images are
+    normalised by the mean and the deviation of the training set, unless `normalise` is False.
+    """
+    if name not in available():
+        raise ValueError(f"unknown data set {name!r}{nearest(name, available())}")
+    if name == "digits":
+        data = _digits(partition or "classes:2", clients or 40, seed)
+    else:
+        data = _cached(name, CATALOGUE[name], partition or CATALOGUE[name].partition, clients, seed, normalise)
+    if test_share:
+        data = data.hold_out(test_share, seed)
+    data.recipe = {
+        "name": name,
+        "partition": partition,
+        "clients": clients,
+        "seed": seed,
+        "test_share": test_share,
+        "normalise": normalise,
+    }
     return data
+
+
+def get(name: str, source: str | Path | None = None) -> dict[str, Any]:
+    """Fetch a data set from the hub, or import it from the directory `source`; returns its manifest.
+
+    What is in the cache and whole is not fetched again; files are imported again and replace it.
+    """
+    if name not in CATALOGUE:
+        raise ValueError(f"unknown data set {name!r}{nearest(name, CATALOGUE)}")
+    if source is not None or not cache.intact(name):
+        from undrift.data.fetch import fetch  # decoders, which later runs do not need
+
+        fetch(name, CATALOGUE[name], None if source is None else Path(source))
+    return cache.manifest(name) or {}
 
 
 def available() -> dict[str, str]:
     """Names and one line about each."""
-    return {name: (loader.__doc__ or "").strip() for name, loader in _LOADERS.items()}
+    return {"digits": _DIGITS} | {name: description.about for name, description in CATALOGUE.items()}
 
 
-def _digits(scheme: str | None, clients: int | None, seed: int) -> FederatedData:
-    """Handwritten digits that ship with scikit-learn: 1797 images of 8×8, ten classes."""
+def _digits(scheme: str, clients: int, seed: int) -> FederatedData:
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -34,8 +77,52 @@ def _digits(scheme: str | None, clients: int | None, seed: int) -> FederatedData
     y = bunch.target.astype(np.int64)
     order = np.random.default_rng(0).permutation(len(y))  # one test set for all seeds and partitions
     test, train = order[:360], order[360:]
-    rows = partition(scheme or "classes:2", y[train], clients or 40, seed)
-    return FederatedData(x[train], y[train], rows, (x[test], y[test]), classes=10, name="digits")
+    rows, sizes = by_owner(owners(scheme, y[train], clients, seed))
+    return FederatedData.from_rows(x[train], y[train], rows, sizes, (x[test], y[test]), classes=10, name="digits")
 
 
-_LOADERS: dict[str, Callable[[str | None, int | None, int], FederatedData]] = {"digits": _digits}
+def _cached(
+    name: str, description: Description, scheme: str, clients: int | None, seed: int, normalise: bool
+) -> FederatedData:
+    if cache.manifest(name) is None:
+        fetch = f"undrift data get {name}"
+        way = f"{fetch} --from DIR" if description.hub is None else f"{fetch}, or from files: {fetch} --from DIR"
+        raise ValueError(f"the data set {name!r} is not here yet; get it with: {way}")
+    arrays = cache.arrays(name)
+    natural = parse(scheme).name == "natural"
+    users = arrays.get("train_user")
+    owner = owners(scheme, arrays["train_y"], clients if clients or natural else _CLIENTS, seed, users)
+    rows, sizes = by_owner(owner)
+    content = description.content
+    data = FederatedData.from_rows(
+        arrays["train_x"],
+        arrays["train_y"],
+        rows,
+        sizes,
+        (arrays["test_x"], arrays["test_y"]),
+        classes=description.classes,
+        name=name,
+        normalise=(content.mean, content.std) if isinstance(content, Images) and normalise else None,
+    )
+    if natural and users is not None and "test_user" in arrays:
+        _keep_own_tests(data, users, owner, arrays["test_user"])
+    return data
+
+
+def _keep_own_tests(data: FederatedData, users: Any, owner: Any, test_users: Any) -> None:
+    """Of a test set by users, keep the samples of those that are clients; they are also their local tests."""
+    assert data.test is not None
+    number = np.full(int(max(users.max(), test_users.max())) + 1, NOBODY)
+    number[users] = owner
+    whose = number[test_users]
+    x, y = data.test
+    rows, _ = by_owner(whose)
+    if not len(rows):
+        return  # nobody's tests: the server keeps all
+    counts = np.bincount(whose[rows], minlength=len(data))
+    if len(rows) < len(x):
+        kept = np.sort(rows)
+        x, y = x[kept], y[kept]
+        rows = np.searchsorted(kept, rows)
+        data.test = x, y
+    data.local_tests = LocalTests(x, y, rows, np.concatenate([[0], np.cumsum(counts)]))

@@ -6,21 +6,38 @@ cost.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from undrift import check
+
 Pair = tuple[Any, Any]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Scale = tuple[Sequence[float], Sequence[float]]
+
+
+class LocalTests(NamedTuple):
+    """Test samples of every client: rows ``rows[offsets[i] : offsets[i + 1]]`` of `x` and `y` are client i's."""
+
+    x: Tensor
+    y: Tensor
+    rows: Ints
+    offsets: Ints
 
 
 class FederatedData:
     """Samples `x`, targets `y`, and the rows of every client.
 
-    `clients` is a list of row numbers per client. `test` is a pair (x, y) held by the server.
+    `clients` is a list of row numbers per client. `test` is a pair (x, y) held by the server. `normalise` is the mean
+    and the standard deviation of inputs per channel, for images [C, H, W]; models see (x − mean) / std, computed on
+    the device after bytes have become numbers between 0 and 1 and after augmentation.
     """
 
     def __init__(
@@ -32,15 +49,85 @@ class FederatedData:
         *,
         classes: int | None = None,
         name: str = "",
+        normalise: Scale | None = None,
     ) -> None:
         sizes = np.array([len(rows) for rows in clients], dtype=np.int64)
         _refuse_empty(sizes)
         rows = np.concatenate([np.asarray(rows, dtype=np.int64) for rows in clients])
-        self._set(tensor("x", x), tensor("y", y), rows, sizes, test, classes, name)
-        if len(self.x) != len(self.y):
-            raise ValueError(f"x and y must have equally many rows, got {len(self.x)} and {len(self.y)}")
-        if rows.min() < 0 or rows.max() >= len(self.x):
-            raise ValueError(f"clients: row numbers must lie in 0..{len(self.x) - 1}, got {rows.min()}..{rows.max()}")
+        self._set(tensor("x", x), tensor("y", y), rows, sizes, test, classes, name, normalise)
+
+    @classmethod
+    def from_rows(
+        cls,
+        x: Any,
+        y: Any,
+        rows: Any,
+        sizes: Any,
+        test: Pair | None = None,
+        *,
+        classes: int | None = None,
+        name: str = "",
+        normalise: Scale | None = None,
+    ) -> FederatedData:
+        """From the rows of all clients one after another, and how many each has: for a million clients."""
+        numbers, counts = np.asarray(rows, dtype=np.int64), np.asarray(sizes, dtype=np.int64)
+        if numbers.ndim != 1 or counts.ndim != 1 or int(counts.sum()) != len(numbers):
+            raise ValueError(
+                f"sizes must add up to the number of rows, got {int(counts.sum())} and shape {numbers.shape}"
+            )
+        _refuse_empty(counts)
+        self = cls.__new__(cls)
+        self._set(tensor("x", x), tensor("y", y), numbers, counts, test, classes, name, normalise)
+        return self
+
+    @classmethod
+    def from_hub(
+        cls,
+        dataset: Any,
+        partition: str = "iid",
+        clients: int | None = None,
+        x: str = "image",
+        y: str = "label",
+        *,
+        user: str | None = None,
+        test: Any = None,
+        seed: int = 0,
+        normalise: Scale | None = None,
+    ) -> FederatedData:
+        """From a Hugging Face data set, a data frame, or anything else whose columns ``dataset["label"]`` gives.
+
+        `x` and `y` name columns; pictures are decoded. `user` names the column that says whose a sample is, for
+        ``partition="natural"``. `test` is another such table.
+        """
+        from undrift.data import own
+        from undrift.data.partition import by_owner, owners
+
+        inputs, targets = own.column(dataset, x), own.column(dataset, y)
+        users = None if user is None else own.column(dataset, user)
+        rows, sizes = by_owner(owners(partition, targets, clients, seed, users))
+        held = None if test is None else (own.column(test, x), own.column(test, y))
+        return cls.from_rows(inputs, targets, rows, sizes, held, normalise=normalise)
+
+    @classmethod
+    def from_folders(
+        cls, path: str | Path, test: str | Path | None = None, *, normalise: Scale | None = None
+    ) -> FederatedData:
+        """From a directory with one folder per client, in alphabetical order.
+
+        A client's folder holds ``x.npy`` and ``y.npy``, or a folder of pictures for each class; classes are numbered
+        in the alphabetical order of all their names. `test` is one more such folder, outside `path`.
+        """
+        from undrift.data import own
+
+        names = own.class_names(Path(path), test)
+        folders = own.subfolders(Path(path))
+        if not folders:
+            raise ValueError(f"{path} holds no folders, one per client is needed")
+        pairs = [own.client(folder, names) for folder in folders]
+        self = cls.from_clients(pairs, None if test is None else own.client(Path(test), names))
+        self._classes = len(names) or None
+        self.normalise = _checked_scale(normalise, self.x)
+        return self
 
     @classmethod
     def from_clients(cls, clients: Sequence[Pair], test: Pair | None = None) -> FederatedData:
@@ -72,22 +159,29 @@ class FederatedData:
         sizes = np.array([len(x) for x in xs], dtype=np.int64)
         _refuse_empty(sizes)
         self = cls.__new__(cls)
-        self._set(torch.cat(xs), torch.cat(ys), np.arange(int(sizes.sum())), sizes, test, None, "")
+        self._set(torch.cat(xs), torch.cat(ys), np.arange(int(sizes.sum())), sizes, test, None, "", None)
         return self
 
     def _set(
         self,
         x: Tensor,
         y: Tensor,
-        rows: np.ndarray[Any, np.dtype[np.int64]],
-        sizes: np.ndarray[Any, np.dtype[np.int64]],
+        rows: Ints,
+        sizes: Ints,
         test: Pair | None,
         classes: int | None,
         name: str,
+        normalise: Scale | None,
     ) -> None:
+        if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
+            raise ValueError(f"x and y must have equally many rows, got shapes {_shape(x)} and {_shape(y)}")
+        if rows.min() < 0 or rows.max() >= len(x):
+            raise ValueError(f"clients: row numbers must lie in 0..{len(x) - 1}, got {rows.min()}..{rows.max()}")
         self.x, self.y, self.rows, self.sizes = x, y, rows, sizes
         self.offsets = np.concatenate([[0], np.cumsum(sizes)])
         self.test = None if test is None else held_out(test)
+        self.local_tests: LocalTests | None = None
+        self.normalise = _checked_scale(normalise, x)
         self.name = name
         self.recipe: dict[str, Any] = {}  # how `load` made it, so that a run can be resumed without the object
         self._classes = classes
@@ -118,6 +212,36 @@ class FederatedData:
         rows = torch.from_numpy(self.rows[self.offsets[index] : self.offsets[index + 1]])
         return self.x[rows], self.y[rows]
 
+    def client_test(self, index: int) -> tuple[Tensor, Tensor] | None:
+        """A client's own test samples, where clients have some."""
+        if self.local_tests is None:
+            return None
+        x, y, rows, offsets = self.local_tests
+        own = torch.from_numpy(rows[offsets[index] : offsets[index + 1]])
+        return x[own], y[own]
+
+    def hold_out(self, share: float, seed: int = 0) -> FederatedData:
+        """The same federation with a share of every client's samples as its own test set, class by class.
+
+        A client keeps at least one sample for training, and tests on at least one if it has two. Without a test set
+        of its own, the server gets all of them.
+        """
+        from undrift.data.partition import stratified
+
+        check.number("test_share", share, 0, 1, open_low=True, open_high=True)
+        held = stratified(np.repeat(np.arange(len(self)), self.sizes), self.y.numpy()[self.rows], share, seed)
+        starts = self.offsets[:-1]
+        tested = np.add.reduceat(held.astype(np.int64), starts)
+        other = copy.copy(self)
+        other.rows, other.sizes = self.rows[~held], self.sizes - tested
+        other.offsets = np.concatenate([[0], np.cumsum(other.sizes)])
+        other.local_tests = LocalTests(self.x, self.y, self.rows[held], np.concatenate([[0], np.cumsum(tested)]))
+        if self.test is None:
+            everything = torch.from_numpy(self.rows[held])
+            other.test = held_out((self.x[everything], self.y[everything]))
+        other.recipe = {}
+        return other
+
     def owner(self, row: int) -> int | None:
         """The client that holds a row, if any."""
         found = np.flatnonzero(self.rows == row)
@@ -131,11 +255,16 @@ class FederatedData:
             digest.update(part.contiguous().view(torch.uint8).numpy().data if part.numel() else b"")
         digest.update(np.ascontiguousarray(self.rows).data)
         digest.update(np.ascontiguousarray(self.sizes).data)
+        if self.normalise is not None:
+            digest.update(repr(self.normalise).encode())
         return digest.hexdigest()
 
 
 def tensor(what: str, values: Any) -> Tensor:
-    """A tensor on the CPU from a tensor, an array or nested lists; integer targets become int64, bytes stay bytes."""
+    """A tensor on the CPU from a tensor, an array or nested lists.
+
+    A row of whole numbers becomes int64; tables of them (bytes of images, tokens) stay as small as they are.
+    """
     if isinstance(values, Tensor):
         out = values.detach().cpu()
     else:
@@ -143,7 +272,7 @@ def tensor(what: str, values: Any) -> Tensor:
             out = torch.from_numpy(np.ascontiguousarray(np.asarray(values)))
         except (TypeError, ValueError) as error:
             raise TypeError(f"{what} must be an array or a tensor of numbers, got {type(values).__name__}") from error
-    if out.dtype in (torch.int8, torch.int16, torch.int32, torch.bool) or (out.dtype is torch.uint8 and out.ndim <= 1):
+    if out.dtype is torch.bool or (out.ndim <= 1 and not out.is_floating_point()):
         return out.long()
     return out
 
@@ -159,10 +288,24 @@ def held_out(test: Pair) -> tuple[Tensor, Tensor]:
     return x, y
 
 
-def _refuse_empty(sizes: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+def _checked_scale(normalise: Scale | None, x: Tensor) -> Scale | None:
+    if normalise is None:
+        return None
+    mean, std = (tuple(float(v) for v in part) for part in normalise)
+    if x.ndim != 4 or not len(mean) == len(std) == x.shape[1]:
+        raise ValueError(
+            f"normalise needs images [channels, height, width] and a mean and a deviation for each channel, "
+            f"got {len(mean)} and {len(std)} for samples of shape {_shape(x)[1:]}"
+        )
+    for value in std:
+        check.number("normalise: a standard deviation", value, 0, open_low=True)
+    return mean, std
+
+
+def _refuse_empty(sizes: Ints) -> None:
     if not len(sizes):
         raise ValueError("data: a federation needs at least one client, got none")
-    empty = np.flatnonzero(sizes == 0)
+    empty = np.flatnonzero(sizes <= 0)
     if len(empty):
         raise ValueError(f"data: every client needs at least one sample; client {empty[0]} has none")
 

@@ -107,7 +107,7 @@ def dirichlet(y: Ints, clients: int, argument: str, rng: np.random.Generator) ->
 
 
 def dirichlet_client(y: Ints, clients: int, argument: str, rng: np.random.Generator) -> Ints:
-    """Each client, all of one size, draws from classes in proportions Dirichlet(α p); α = 0: one class each (Hsu et al.)
+    """Clients of equal size draw classes in proportions Dirichlet(α p); α = 0: one class each (Hsu et al., 2019, 2020).
 
     p are the shares of the classes in the whole. Drawing is without replacement: when a class is used up, the others
     share its part, so that the last clients get what is left.

@@ -6,6 +6,7 @@ unknown word, of the beginning and of the end of a sentence.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklm
 PADDING = 0
 SPECIAL = 4  # padding, unknown, beginning, end
 
+_WORD = re.compile(r"[\w']+|[^\w\s]")
 _CODES = np.full(128, ALPHABET.index(" "), dtype=np.int8)
 _CODES[[ord(c) for c in ALPHABET]] = np.arange(len(ALPHABET))
 
@@ -64,7 +66,10 @@ def numbered(sentences: Sequence[Sequence[str]], known: dict[str, int], size: in
 
 
 def words(text: Any) -> list[str]:
-    """Lower-case words; a list of words is taken as it is."""
-    if isinstance(text, str):
-        return text.lower().split()
-    return [str(word) for word in text]
+    """Words that are separated already, by spaces or in a list."""
+    return text.split() if isinstance(text, str) else [str(word) for word in text]
+
+
+def separated(text: str | None) -> list[str]:
+    """Lower-case words of ordinary text; a punctuation mark is a word of its own."""
+    return _WORD.findall((text or "").lower())

@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from undrift import tree
-from undrift.engines.gather import rows_of
 from undrift.engines.work import FULL_PASS_BLOCK, Outcome, Work
 from undrift.protocol import Answer, Mail, Message, Phase, State
 from undrift.random import Key
@@ -90,7 +89,7 @@ def _answer_together(
             clip=work.clip,
             augment=work.augment,
             differentiate=functional,
-            fetch=rows_of,
+            fetch=fetch,
         )
         return phase.answer(mail.shared | each, state, task)
 
@@ -105,6 +104,11 @@ def _answer_together(
         work.shares[place],
     )
     return Answer(reply, state, report)
+
+
+def fetch(table: Tensor, rows: Tensor) -> Tensor:
+    """Rows of a table that all clients share: under `vmap` an embedding is several times faster than indexing."""
+    return torch.embedding(table.reshape(len(table), -1), rows).reshape(len(rows), *table.shape[1:])
 
 
 def functional(f: Callable[[Tree], tuple[Tensor, Any]], params: Tree) -> tuple[Tree, Tensor, Any]:

@@ -22,13 +22,13 @@ def text(name: str, shape: tuple[int, ...]) -> None:
 
 
 def he(model: nn.Module) -> nn.Module:
-    """Convolutions drawn so that the size of gradients is kept from layer to layer (He et al., 2015), without bias.
+    """Weights drawn so that the signal keeps its size from layer to layer (He et al., 2015), and no biases.
 
-    PyTorch's own draws shrink the signal by √3 in every layer, and a deep network without normalisation never starts.
+    PyTorch's own draws shrink it in every layer, and a deep network without normalisation would not begin to learn.
     """
     for part in model.modules():
-        if isinstance(part, nn.Conv2d):
-            nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
+        if isinstance(part, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(part.weight, nonlinearity="relu")
             if part.bias is not None:
                 nn.init.zeros_(part.bias)
     return model

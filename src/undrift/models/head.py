@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -59,11 +58,10 @@ def with_head(
         check.integer("hidden", units, 1)
     check.flag("freeze", freeze)
     backbone = copy.deepcopy(backbone)
-    linear = [name for name, part in backbone.named_modules() if name and isinstance(part, nn.Linear)]
+    linear = {name: part for name, part in backbone.named_modules() if name and isinstance(part, nn.Linear)}
     if not linear:
         raise ValueError(f"backbone: {type(backbone).__name__} has no nn.Linear whose place a head could take")
-    classifier = linear[-1]
-    features = backbone.get_submodule(classifier).in_features
+    classifier, old = list(linear.items())[-1]
     backbone.set_submodule(classifier, nn.Identity())
     if weights is not None:
         _load(backbone, _read(weights), classifier)
@@ -72,12 +70,12 @@ def with_head(
         backbone = nn.Sequential(nn.Upsample(size=(side, side), mode="bilinear"), backbone)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return WithHead(backbone, _perceptron([int(features), *hidden], classes), freeze)
+        return WithHead(backbone, _perceptron([old.in_features, *hidden], classes), freeze)
 
 
 def _perceptron(widths: list[int], classes: int) -> nn.Module:
     layers: list[nn.Module] = []
-    for inner, width in zip(widths, widths[1:], strict=False):
+    for inner, width in pairwise(widths):
         layers += [nn.Linear(inner, width), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
 
@@ -101,8 +99,8 @@ def _read_file(path: Path) -> object:
         if path.suffix == ".safetensors":
             return load_file(path)
         return torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except Exception as error:  # a file of another kind fails in many ways, an IndexError among them
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ValueError(f"weights: {str(path)!r} holds no weights that can be read safely: {reason}") from error
 
 

@@ -18,8 +18,8 @@ class HOG(nn.Module):
 
     Blocks of 7×7 pixels every 3, nine bins over 0..2π: 28×28 pixels give 64 blocks and 576 features. The paper leaves
     open how gradients are taken, what happens at the border, in colour, and whether blocks are normalised. Here, as in
-    Dalal & Triggs (2005): centred differences (the border repeats), and blocks of unit length, without which the
-    paper's learning rate is twenty times too long for MNIST; colours become grey (ITU-R BT.601).
+    Dalal & Triggs (2005): centred differences (the border repeats) and blocks of unit length, without which a step of
+    the paper's rate would be ten times too long on MNIST; colours become grey (ITU-R BT.601).
     """
 
     def forward(self, x: Tensor) -> Tensor:  # [B, 1 or 3, H, W] -> [B, features]

@@ -48,8 +48,8 @@ class Subsample(nn.Module):
 def resnet18_gn(shape: tuple[int, ...], classes: int) -> nn.Module:
     """ResNet-18 with group normalisation, FedDPC's for CIFAR-100 and Tiny ImageNet: 3×3 stem, 2 groups.
 
-    FedDPC says "Resnet18 with group normalization". Left open: the stem (3×3, as is usual for images this small) and the
-    number of groups (2, as FedHBM has). 11 173 962 parameters on colour images of ten classes, whatever the norm.
+    FedDPC says "Resnet18 model with group normalization". Left open: the stem (3×3, as is usual for small images) and
+    the number of groups (2, as FedHBM has). 11 173 962 parameters on colour images of ten classes, whatever the norm.
     """
     return _resnet18("resnet18-gn", shape, classes, two_groups)
 
@@ -60,7 +60,7 @@ def resnet18_bn(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def resnet18_imagenet(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """ResNet-18 (He et al., 2016) as on ImageNet, 7×7 stem and batch norm: FedPGVC's backbone, for published weights."""
+    """ResNet-18 (He et al., 2016) as on ImageNet: 7×7 stem, batch norm; FedPGVC's backbone, for published weights."""
     channels, _, _ = image("resnet18-imagenet", shape, 32)
     stem = OrderedDict(
         conv1=nn.Conv2d(channels, 64, 7, 2, padding=3, bias=False),
@@ -112,5 +112,6 @@ def _same(width: int, norm: Norm) -> Block:
 
 def _smaller(inner: int, width: int, norm: Norm, by_projection: bool) -> Block:
     """A block that halves the image and changes the number of maps."""
-    projection = nn.Sequential(nn.Conv2d(inner, width, 1, 2, bias=False), norm(width))
-    return Block(inner, width, 2, norm, projection if by_projection else Subsample())
+    if not by_projection:
+        return Block(inner, width, 2, norm, Subsample())
+    return Block(inner, width, 2, norm, nn.Sequential(nn.Conv2d(inner, width, 1, 2, bias=False), norm(width)))

@@ -1,4 +1,4 @@
-"""The vision transformer (Dosovitskiy et al., 2021), its tensors named as in torchvision's published ImageNet weights."""
+"""The vision transformer (Dosovitskiy et al., 2021), its tensors named as in the published ImageNet weights."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ class Encoder(nn.Module):
     def __init__(self, positions: int, depth: int, width: int, heads: int, hidden: int) -> None:
         super().__init__()
         self.pos_embedding = nn.Parameter(torch.empty(1, positions, width).normal_(std=0.02))
-        layers = OrderedDict((f"encoder_layer_{i}", Layer(width, heads, hidden)) for i in range(depth))
+        layers: OrderedDict[str, nn.Module] = OrderedDict()
+        for number in range(depth):
+            layers[f"encoder_layer_{number}"] = Layer(width, heads, hidden)
         self.layers = nn.Sequential(layers)
         self.ln = nn.LayerNorm(width, eps=1e-6)
 

@@ -1,0 +1,90 @@
+"""What every algorithm costs, as the time of its round divided by that of FedAvg.
+
+    python benchmarks/algorithms.py                      # all of them, on two clients (about four minutes on two cores)
+    python benchmarks/algorithms.py -a scaffold,mime     # some
+    python benchmarks/algorithms.py --clients 10 --device cuda
+
+The work of a client is FedHBM's cross-silo setting: 500 CIFAR-like images, batches of 64, the LeNet of Hsu et al. Every
+algorithm takes turns with FedAvg, so that a busy machine slows both; a figure is the median over turns. Expected: steps
+that correct the gradient cost little; PGVC, Mime, MimeMom, MimeSVRG and FSVRG take one more gradient a step, Per-FedAvg
+one (HF: three), FedSpeed one; those marked "pass" go over all data once more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import undrift as ud
+from undrift import models
+
+IMAGE = (3, 32, 32)
+
+
+def clients(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+    return [
+        (torch.rand(500, *IMAGE, generator=generator), torch.randint(10, (500,), generator=generator))
+        for _ in range(count)
+    ]
+
+
+class Contestant:
+    """A run that plays one round at a time."""
+
+    def __init__(self, algorithm: str, count: int, device: str | None) -> None:
+        self.seconds: list[float] = []
+        self.run = ud.simulate(
+            algorithm, models.build("lenet-hsu", IMAGE, 10), clients(count), rounds=1, batch_size=64, device=device
+        )
+
+    def play(self) -> float:
+        start = time.perf_counter()
+        self.run.advance()
+        self._wait()
+        return time.perf_counter() - start
+
+    def _wait(self) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-a", "--algorithms", default=",".join(ud.algorithms.available()), help="names, with commas")
+    parser.add_argument("--clients", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--device")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args()
+
+    baseline = Contestant("fedavg", options.clients, options.device)
+    results = []
+    for name in options.algorithms.split(","):
+        if name == "fedavg":
+            continue
+        contestant = Contestant(name, options.clients, options.device)
+        pairs = [(baseline.play(), contestant.play()) for _ in range(options.turns)]
+        ratio = statistics.median(b / a for a, b in pairs)
+        results.append({"algorithm": name, "ratio": ratio, "seconds": statistics.median(b for _, b in pairs)})
+        if not options.json:
+            Console(stderr=True).print(f"{name:14s} {ratio:5.2f}×")
+    if options.json:
+        print(json.dumps(results, indent=2))
+        return
+    table = Table(title=f"time of a round, {options.clients} clients, {baseline.run.engine}")
+    for column in ("algorithm", "ratio to FedAvg", "seconds"):
+        table.add_column(column, justify="left" if column == "algorithm" else "right")
+    for row in sorted(results, key=lambda r: r["ratio"]):
+        table.add_row(str(row["algorithm"]), f"{row['ratio']:.2f}×", f"{row['seconds']:.2f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

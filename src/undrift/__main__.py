@@ -1,0 +1,5 @@
+"""``python -m undrift`` is the command line."""
+
+from undrift.cli import main
+
+main()

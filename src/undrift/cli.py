@@ -1,0 +1,524 @@
+"""The command line. Commands import what they need when they are called, so that help does not wait for torch."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import click
+import typer
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from undrift.compare import Comparison
+    from undrift.config import Config
+    from undrift.run import Run
+
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
+
+
+class Commands(TyperGroup):
+    """Turns errors into one line on stderr and an exit code; what is nobody's mistake but ours keeps its traceback."""
+
+    def main(self, *args: Any, **options: Any) -> NoReturn:
+        try:
+            code = super().main(*args, **options | {"standalone_mode": False})
+        except click.ClickException as error:
+            code = _complain(error.format_message().rstrip("."), USAGE)
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as interruption:
+            print(f"undrift: {interruption or 'interrupted'}", file=sys.stderr)
+            raise typer.Exit(INTERRUPTED) from None
+        except (ValueError, TypeError, OSError) as error:
+            raise typer.Exit(_complain(error, USAGE)) from None
+
+
+def _complain(error: object, code: int) -> int:
+    print(f"undrift: error: {' '.join(str(error).split())}", file=sys.stderr)
+    return code
+
+
+app = typer.Typer(
+    name="undrift",
+    cls=Commands,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal that has no ± must not end a run
+    app(prog_name="undrift")
+
+
+class Topic(StrEnum):
+    ALGORITHMS = "algorithms"
+    DATASETS = "datasets"
+    MODELS = "models"
+    PARTITIONS = "partitions"
+
+
+ConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Settings; options override them.")]
+Data = Annotated[str | None, typer.Option("--data", "-d", metavar="NAME", help="Data set [dim](digits)[/].")]
+Model = Annotated[str | None, typer.Option("--model", "-m", metavar="NAME", help="Model [dim](cnn)[/].")]
+Partition = Annotated[
+    str | None, typer.Option(metavar="SCHEME", help="How samples are split, as in classes:2 or dirichlet:0.1.")
+]
+Clients = Annotated[int | None, typer.Option(metavar="N", help="How many clients share the data.")]
+Rounds = Annotated[int | None, typer.Option(metavar="N", help="Rounds [dim](100)[/].")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any other setting, as in local.lr=0.05; repeatable."),
+]
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Where everything goes [dim](runs/...)[/].")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+
+@app.callback(invoke_without_command=True)
+def undrift(
+    ctx: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    """Federated learning that holds together when clients differ."""
+    if version:
+        from undrift import __version__
+
+        print(f"undrift {__version__}")
+    elif ctx.invoked_subcommand is None:
+        ctx.get_help()
+
+
+@app.command(epilog="Example: undrift run -a fedhbm -d digits --partition classes:2 --set local.lr=0.1")
+def run(
+    config: ConfigFile = None,
+    algorithm: Annotated[
+        str | None, typer.Option("--algorithm", "-a", metavar="NAME", help="As in fedhbm or 'fedprox(mu=0.1)'.")
+    ] = None,
+    data: Data = None,
+    model: Model = None,
+    partition: Partition = None,
+    clients: Clients = None,
+    rounds: Rounds = None,
+    seed: Annotated[int | None, typer.Option(metavar="S", help="Seed of everything random [dim](0)[/].")] = None,
+    settings: Settings = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run one experiment; with no argument, the built-in example.
+
+    The example compares FedAvg with FedHBM on handwritten digits of which every client sees two classes.
+    """
+    given = (config, algorithm, data, model, partition, clients, rounds, seed, settings)
+    if all(value is None for value in given):
+        _example(out, as_json)
+        return
+    from undrift import config as configuration
+    from undrift.simulate import start
+
+    chosen = _chosen(config, data, model, partition, clients, rounds, settings, algorithm, seed)
+    recipe = configuration.recipe(chosen)
+    label, instance = configuration.labelled(chosen.get("algorithm", {}))
+    federation = recipe.federation(recipe.options.seed)
+    home = out or _free(f"{instance.name()}-{recipe.data['name']}")
+    options = recipe.options
+    _train(
+        lambda: start(
+            instance, recipe.model, federation, None, None, recipe.augment, options, (), home, "raise", label
+        ),
+        as_json,
+    )
+
+
+@app.command(epilog="Example: undrift compare -a fedavg,scaffold,fedhbm -d digits --partition dirichlet:0.1 --seeds 5")
+def compare(
+    config: ConfigFile = None,
+    algorithms: Annotated[
+        str | None,
+        typer.Option("--algorithms", "-a", metavar="LIST", help="As in fedavg,fedhbm or 'fedprox(mu=0.1),fedavg'."),
+    ] = None,
+    data: Data = None,
+    model: Model = None,
+    partition: Partition = None,
+    clients: Clients = None,
+    rounds: Rounds = None,
+    seeds: Annotated[str, typer.Option(metavar="N", help="How many seeds, or which: 0,1,7.")] = "1",
+    settings: Settings = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare algorithms on the same data and the same seeds.
+
+    The first one is what the others are compared with. With an --out that holds runs already, those are not repeated.
+    """
+    from dataclasses import asdict
+
+    from undrift import compare as compare_runs
+    from undrift import config as configuration
+
+    chosen = _chosen(config, data, model, partition, clients, rounds, settings)
+    recipe = configuration.recipe(chosen)
+    named = [configuration.labelled(each) for each in configuration.algorithm_sections(algorithms or "")]
+    if not named:
+        raise ValueError("compare needs algorithms, as in: undrift compare -a fedavg,fedhbm")
+    if len(dict(named)) < len(named):
+        raise ValueError(f"algorithms must differ, got {', '.join(label for label, _ in named)}")
+    options = asdict(recipe.options)
+    first = options.pop("seed")
+    home = out or _free(f"compare-{recipe.data['name']}")
+    try:
+        comparison = compare_runs(
+            dict(named),
+            recipe.model,
+            recipe.federation,
+            seeds=_seeds(seeds, first),
+            augment=recipe.augment,
+            out=home,
+            **options,
+        )
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"interrupted; go on with the same command and --out {home}") from None
+    _show_comparison(comparison, home, f"{recipe.data['name']}: {', '.join(label for label, _ in named)}", as_json)
+
+
+@app.command(epilog="Example: undrift resume runs/fedhbm-digits-1 --rounds 200")
+def resume(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
+    rounds: Annotated[int | None, typer.Option(min=1, metavar="N", help="Rounds in total, if others.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a run that was stopped, exactly as if it had not been; or with more rounds."""
+    from undrift import resume as go_on
+
+    _train(lambda: go_on(directory, rounds), as_json)
+
+
+@app.command(epilog="Example: undrift report runs/fedavg-digits-1 runs/fedhbm-digits-1 -o both.html")
+def report(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Run directories, or such that hold some.")
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE.html", help="The page [dim](DIR/report.html)[/].")
+    ] = None,
+) -> None:
+    """Write finished runs into one HTML page, which needs nothing else to be read."""
+    from undrift import Comparison
+    from undrift.report import headline
+
+    comparison = Comparison.from_directories(directories)
+    home = directories[0] if len(directories) == 1 else Path()
+    page = comparison.report(output or home / "report.html", title=", ".join(path.name for path in directories))
+    _say(headline(comparison.records, comparison.target))
+    _say_where(report=page)
+
+
+@app.command("list", epilog="Example: undrift list algorithms")
+def list_(topic: Annotated[Topic, typer.Argument(help="What to list.")], as_json: AsJson = False) -> None:
+    """List the algorithms, data sets, models or partitions there are."""
+    rows = {
+        Topic.ALGORITHMS: _algorithms,
+        Topic.DATASETS: _datasets,
+        Topic.MODELS: _models,
+        Topic.PARTITIONS: _partitions,
+    }[topic]()
+    if as_json:
+        _print_json(rows)
+        return
+    if topic is not Topic.ALGORITHMS:
+        headings = {"name": "Name", "here": "Here", "about": "About"}
+        _print_table([headings[key] for key in rows[0]], [[_cell(value) for value in row.values()] for row in rows])
+    else:
+        _print_algorithms(rows)
+    notes = {
+        Topic.ALGORITHMS: "Sizes are in models, measured: what a client keeps, what the server keeps besides the model "
+        "(N: for every client), and what a client receives and sends in a round. More: undrift explain NAME",
+        Topic.DATASETS: "",
+        Topic.MODELS: "",
+        Topic.PARTITIONS: "A number follows a colon, a least number of samples a comma: "
+        "classes:2, dirichlet:0.1, dirichlet:0.1,min=10",
+    }
+    if notes[topic]:
+        _say(f"[dim]{notes[topic]}[/]")
+
+
+@app.command(epilog="Example: undrift explain fedhbm")
+def explain(name: Annotated[str, typer.Argument(metavar="NAME", help="An algorithm.")]) -> None:
+    """Explain an algorithm: what it does, keeps and sends, and its paper."""
+    from undrift.explain import flowing, page
+
+    found = page(name)
+    console = Console()
+    console.print(Text(found.label, style="bold"), Text(found.title))
+    for heading, text in found.sections.items():
+        console.print(Text(f"\n{heading}", style="bold"))
+        body = text if heading == "Equations" else flowing(text)
+        console.print(Padding(Text(body, style="cyan" if heading == "Equations" else ""), (0, 0, 0, 2)))
+    console.print(Text("\nOptions", style="bold"))
+    options = {name: repr(default) for name, default in found.options.items()} or {"none": ""}
+    _print_pairs(options | {"weighting": found.weighting}, indent=2)
+    console.print(Text("\nCost", style="bold"), Text("measured, in sizes of a model of four equal layers", style="dim"))
+    _print_pairs(found.costs, indent=2)
+
+
+# Settings
+
+
+def _chosen(
+    config: Path | None,
+    data: str | None,
+    model: str | None,
+    partition: str | None,
+    clients: int | None,
+    rounds: int | None,
+    settings: list[str] | None,
+    algorithm: str | None = None,
+    seed: int | None = None,
+) -> Config:
+    """The file, then the options, then what is --set."""
+    from undrift import config as configuration
+
+    chosen = configuration.read(config) if config else {}
+    if algorithm is not None:
+        chosen |= {"algorithm": configuration.algorithm_section(algorithm)}
+    short = {
+        ("data", "name"): data,
+        ("data", "partition"): partition,
+        ("data", "clients"): clients,
+        ("model", "name"): model,
+        ("run", "rounds"): rounds,
+        ("run", "seed"): seed,
+    }
+    for (section, key), value in short.items():
+        if value is not None:
+            chosen = configuration.with_value(chosen, section, key, value)
+    for text in settings or ():
+        chosen = configuration.with_value(chosen, *configuration.setting(text))
+    return chosen
+
+
+def _seeds(text: str, first: int) -> list[int]:
+    """``5``: so many from the first; ``0,1,7``: these."""
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--seeds must be a count or a list such as 0,1,7, got {text!r}") from None
+    if len(numbers) > 1:
+        return numbers
+    if numbers[0] < 1:
+        raise ValueError(f"--seeds must be at least 1, got {text}")
+    return list(range(first, first + numbers[0]))
+
+
+def _free(name: str) -> Path:
+    """The first directory runs/NAME-N that is not there."""
+    return next(path for path in (Path("runs") / f"{name}-{n}" for n in count(1)) if not path.exists())
+
+
+# Results
+
+
+def _example(out: Path | None, as_json: bool) -> None:
+    from undrift import example
+
+    home = out or _free("demo")
+    if not as_json:
+        _say("FedAvg and FedHBM on handwritten digits: 40 clients, two classes each, 8 of them a round, 3 seeds.")
+    try:
+        comparison = example.play(home)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt from None
+    _show_comparison(comparison, home, "FedAvg and FedHBM on handwritten digits", as_json)
+
+
+def _show_comparison(comparison: Comparison, home: Path, title: str, as_json: bool) -> None:
+    from undrift.report import columns, headline
+
+    page = comparison.report(home / "report.html", title)
+    sentence = headline(comparison.records, comparison.target)
+    table = comparison.table()
+    if as_json:
+        rows = json.loads(table.to_json(orient="records"))
+        places = {"out": str(home), "report": str(page)}
+        _print_json({"headline": sentence, "target": table.attrs["target"], "table": rows, **places})
+    else:
+        shown = columns(comparison.records, comparison.target)
+        cells = [[Text(text, style="bold" if row in c.best else "") for row, text in enumerate(c.cells)] for c in shown]
+        _print_table([c.heading for c in shown], list(zip(*cells, strict=True)), numbers=range(1, len(shown)))
+        _say(sentence)
+        _say_where(runs=home, report=page)
+    if (table["diverged"] == table["runs"]).all():
+        raise typer.Exit(_complain("every run diverged", FAILED))
+
+
+def _train(begin: Callable[[], Run], as_json: bool) -> None:
+    from undrift import DivergenceError
+
+    try:
+        done = begin()
+    except DivergenceError as error:
+        _show_run(error.run, as_json)
+        raise typer.Exit(_complain(error, FAILED)) from None
+    _show_run(done, as_json)
+
+
+def _show_run(run: Run, as_json: bool) -> None:
+    from undrift.report import Record, columns, write
+
+    assert run.out is not None
+    record = Record(run.label, run.options.seed, run.history, run.config, run.environment)
+    page = write(run.out / "report.html", [record], f"{run.label} on {run.config['data']['name']}", run.options.target)
+    if as_json:
+        _print_json(_figures(run) | {"out": str(run.out), "report": str(page)})
+        return
+    name, *shown = columns([record], run.options.target)
+    _say(f"[bold]{name.cells[0]}[/] on {run.config['data']['name']}")
+    pairs = {"Engine": run.engine, "Rounds": str(run.rounds)} | {c.heading: c.cells[0] for c in shown}
+    _print_pairs(pairs, indent=2)
+    _say_where(run=run.out, report=page)
+
+
+def _figures(run: Run) -> dict[str, Any]:
+    history = run.history
+
+    def last(column: str) -> float | None:
+        known = history[column].dropna()
+        return float(known.iloc[-1]) if len(known) else None
+
+    return {
+        "label": run.label,
+        "seed": run.options.seed,
+        "rounds": run.rounds,
+        "accuracy": last("accuracy"),
+        "loss": last("loss"),
+        "bytes_down": int(history["bytes_down"].sum()),
+        "bytes_up": int(history["bytes_up"].sum()),
+        "seconds": float(history["seconds"].sum()),
+        "diverged": bool(history["diverged"].any()),
+        "engine": run.environment["engine"],
+        "engine_reason": run.environment["engine_reason"],
+    }
+
+
+# Lists
+
+
+def _algorithms() -> list[dict[str, Any]]:
+    from undrift import algorithms
+    from undrift.explain import page
+
+    rows = []
+    for name in algorithms.available():
+        found = page(name)
+        cost = found.cost
+        rows.append(
+            {
+                "name": name,
+                "year": found.year,
+                "client_state": round(cost.client, 2),
+                "server_state": round(cost.server, 2),
+                "server_state_per_client": round(cost.server_per_client, 2),
+                "down": round(cost.down, 2),
+                "up": round(cost.up, 2),
+                "stateless": cost.stateless,
+                "title": found.title,
+            }
+        )
+    return rows
+
+
+def _datasets() -> list[dict[str, Any]]:
+    from undrift.data import available, cache
+
+    return [
+        {"name": name, "here": name == "digits" or cache.manifest(name) is not None, "about": about}
+        for name, about in available().items()
+    ]
+
+
+def _models() -> list[dict[str, Any]]:
+    from undrift.models import available
+
+    return [{"name": name, "about": about} for name, about in available().items()]
+
+
+def _partitions() -> list[dict[str, Any]]:
+    from undrift.data.partition import SCHEMES
+
+    return [{"name": name, "about": (scheme.__doc__ or "").strip().splitlines()[0]} for name, scheme in SCHEMES.items()]
+
+
+def _print_algorithms(rows: list[dict[str, Any]]) -> None:
+    from undrift.explain import sizes
+
+    def server(row: dict[str, Any]) -> str:
+        parts = [sizes(row["server_state"])] if row["server_state"] else []
+        each = row["server_state_per_client"]
+        return " + ".join(parts + ([f"{sizes(each)} N"] if each else [])) or "0"
+
+    cells = [
+        [
+            row["name"],
+            str(row["year"] or "–"),
+            sizes(row["client_state"]) if not row["stateless"] else "–",
+            server(row),
+            sizes(row["down"]),
+            sizes(row["up"]),
+            row["title"],
+        ]
+        for row in rows
+    ]
+    _print_table(["Name", "Year", "Client", "Server", "Down", "Up", "About"], cells, numbers=range(2, 6))
+
+
+# Printing
+
+
+def _cell(value: Any) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+
+def _say(text: str) -> None:
+    Console(highlight=False).print(text)
+
+
+def _say_where(**places: Path) -> None:
+    """Paths are never broken into lines, so that they can be copied."""
+    for what, path in places.items():
+        print(f"{what}: {path}")
+
+
+def _print_json(content: Any) -> None:
+    print(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _print_table(headings: list[str], rows: Any, numbers: range = range(0)) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if place in numbers else "left", vertical="bottom")
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False).print(table)
+
+
+def _print_pairs(pairs: dict[str, str], indent: int) -> None:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for what, how in pairs.items():
+        grid.add_row(what, Text(how))
+    Console(highlight=False).print(Padding(grid, (0, 0, 0, indent)))

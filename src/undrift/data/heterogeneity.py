@@ -1,0 +1,78 @@
+"""How much clients differ: figures for every client of a federation.
+
+With q_i the shares of classes at client i and q those of the whole federation:
+
+* entropy: −Σ q_i log₂ q_i in bits; 0 for a single class, log₂ of the classes if all are equally frequent;
+* Jensen–Shannon distance of q_i to q, to the base 2: 0 if equal, 1 if nothing is shared;
+* earth mover's distance of q_i to q, any class one step from any other, which is the total variation ½ Σ |q_i − q|
+  (Zhao et al., 2018, print twice that).
+
+Sizes: the earth mover's distance of the clients' sizes to equal ones, in units of the mean size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.spatial.distance import jensenshannon
+from scipy.stats import entropy, wasserstein_distance
+
+from undrift.data.federated import FederatedData
+
+_BLOCK = 1 << 22  # cells of clients × classes looked at together
+
+
+def heterogeneity(data: FederatedData) -> pd.DataFrame:
+    """A row per client: samples and, where targets are classes, classes, entropy, jensen_shannon, earth_mover."""
+    frame = pd.DataFrame({"samples": data.sizes})
+    frame.index.name = "client"
+    if not has_classes(data):
+        return frame
+    whole = np.bincount(data.y.numpy()[data.rows], minlength=data.classes or 0)
+    share = whole / whole.sum()
+    parts = []
+    step = max(1, _BLOCK // len(share))
+    for start in range(0, len(data), step):
+        table = counts(data, start, start + step)
+        own = table / table.sum(1, keepdims=True)
+        parts.append(
+            pd.DataFrame(
+                {
+                    "classes": (table > 0).sum(1),
+                    "entropy": entropy(own, base=2, axis=1),
+                    # Rounding may make a difference of nothing negative, of which there is no root.
+                    "jensen_shannon": np.nan_to_num(jensenshannon(own, share[None], base=2, axis=1)),
+                    "earth_mover": np.abs(own - share).sum(1) / 2,
+                }
+            )
+        )
+    return frame.join(pd.concat(parts, ignore_index=True).rename_axis("client"))
+
+
+def summary(frame: pd.DataFrame) -> dict[str, Any]:
+    """Smallest, mean and largest of every figure, and how unequal the sizes are."""
+    sizes = frame["samples"].to_numpy()
+    return {
+        "clients": len(frame),
+        "samples": int(sizes.sum()),
+        "size_inequality": float(wasserstein_distance(sizes, [sizes.mean()]) / sizes.mean()),
+        "per_client": {
+            name: {"min": float(values.min()), "mean": float(values.mean()), "max": float(values.max())}
+            for name, values in frame.items()
+        },
+    }
+
+
+def has_classes(data: FederatedData) -> bool:
+    return data.y.ndim == 1 and not data.y.is_floating_point()
+
+
+def counts(data: FederatedData, start: int = 0, stop: int | None = None) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Samples of every class at the clients from `start` to `stop` [clients, classes]."""
+    stop = len(data) if stop is None else min(stop, len(data))
+    labels = data.y.numpy()[data.rows[data.offsets[start] : data.offsets[stop]]]
+    owner = np.repeat(np.arange(stop - start), data.sizes[start:stop])
+    classes = data.classes or 0
+    return np.bincount(owner * classes + labels, minlength=(stop - start) * classes).reshape(-1, classes)

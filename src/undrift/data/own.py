@@ -1,0 +1,72 @@
+"""Users' own data: columns of any table, and folders of files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from undrift.data import images
+
+Array = np.ndarray[Any, Any]
+
+
+def column(dataset: Any, name: str) -> Array:
+    """A column as an array; pictures, encoded or not, become [n, channels, height, width]."""
+    there = _columns(dataset)
+    if there is not None and name not in there:
+        raise ValueError(f"there is no column {name!r}; there are: {', '.join(map(repr, there))}")
+    try:
+        values = dataset[name]
+    except (KeyError, TypeError, IndexError) as error:
+        raise ValueError(f"there is no column {name!r} in {type(dataset).__name__}") from error
+    if hasattr(values, "to_pylist"):  # a column of pyarrow
+        values = values.to_pylist()
+    values = values if isinstance(values, np.ndarray) and values.dtype != object else list(values)
+    if not len(values):
+        raise ValueError(f"column {name!r} is empty")
+    if isinstance(values, list) and (isinstance(values[0], (bytes, dict)) or hasattr(values[0], "convert")):
+        return images.decode_all(values, [f"row {row} of column {name!r}" for row in range(len(values))], None)
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"column {name!r} has rows of different lengths; pad them first") from error
+
+
+def _columns(dataset: Any) -> list[str] | None:
+    for name in ("column_names", "columns", "keys"):
+        found = getattr(dataset, name, None)
+        found = found() if name == "keys" and callable(found) else found
+        if found is not None and not callable(found):
+            return [str(each) for each in found]
+    return None
+
+
+def subfolders(path: Path) -> list[Path]:
+    if not path.is_dir():
+        raise ValueError(f"{str(path)!r} is not a directory")
+    return sorted(child for child in path.iterdir() if child.is_dir() and not child.name.startswith("."))
+
+
+def class_names(path: Path, test: str | Path | None) -> dict[str, int]:
+    """Numbers of all classes that any client has a folder of."""
+    folders = subfolders(path) + ([] if test is None else [Path(test)])
+    names = sorted({child.name for folder in folders for child in subfolders(folder)})
+    return {name: number for number, name in enumerate(names)}
+
+
+def client(folder: Path, names: dict[str, int]) -> tuple[Array, Array]:
+    """Samples and targets of one client."""
+    if (folder / "x.npy").is_file() and (folder / "y.npy").is_file():
+        try:
+            x, y = (np.load(folder / f"{part}.npy", allow_pickle=False) for part in "xy")
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{folder}: x.npy and y.npy cannot be read: {error}") from error
+        return x, y
+    files = [(file, names[kind.name]) for kind in subfolders(folder) for file in sorted(kind.iterdir())]
+    files = [(file, label) for file, label in files if file.is_file() and not file.name.startswith(".")]
+    if not files:
+        raise ValueError(f"{folder} holds neither x.npy and y.npy nor folders of pictures")
+    pictures = images.decode_all([file for file, _ in files], [str(file) for file, _ in files], None)
+    return pictures, np.array([label for _, label in files])

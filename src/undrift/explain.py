@@ -1,0 +1,166 @@
+"""The page of an algorithm: what its docstring says, its options, and what it keeps and sends, measured."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from undrift import algorithms, tree
+from undrift.algorithm import Algorithm
+from undrift.data import FederatedData
+from undrift.experiment import Options, prepare
+from undrift.rounds import play
+from undrift.states import ClientStates
+
+SECTIONS = ("Paper", "Idea", "Equations", "Use", "Pitfalls", "Elsewhere")
+_WIDTH = 20  # of the layers of the model on which costs are measured
+_ROUNDS = 6  # after which traffic is steady: some algorithms begin with a simpler form
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What is kept between rounds and what a client's part in a round sends, in model sizes."""
+
+    client: float
+    server: float  # besides the model
+    server_per_client: float  # for every client that has taken part
+    down: float
+    up: float
+    exchanges: int  # times that server and clients wait for each other in a round
+    stateless: bool  # clients keep nothing
+
+
+@dataclass(frozen=True)
+class Page:
+    name: str  # what users type
+    label: str
+    title: str
+    sections: dict[str, str]
+    options: dict[str, Any]  # with their defaults
+    weighting: str
+    cost: Cost
+
+    @property
+    def year(self) -> int | None:
+        """When the paper was published, if its entry says so."""
+        years = re.findall(r"\b(?:19|20)\d\d\b", self.sections.get("Paper", ""))
+        return int(years[-1]) if years else None
+
+    @property
+    def costs(self) -> dict[str, str]:
+        """The costs in words."""
+        each = self.cost.server_per_client
+        kept = [_models(self.cost.server)] if self.cost.server or not each else []
+        kept += [f"{_models(each)} per client"] if each else []
+        return {
+            "A client keeps": _models(self.cost.client),
+            "The server keeps besides the model": " and ".join(
+                kept + ([f"{_models(each)} per client"] if each else [])
+            ),
+            "A client receives in a round": _models(self.cost.down),
+            "A client sends in a round": _models(self.cost.up),
+            "Exchanges in a round": str(self.cost.exchanges),
+        }
+
+
+def page(name: str) -> Page:
+    kind = algorithms.find(name)
+    title, sections = parse(inspect.getdoc(kind) or "")
+    algorithm = kind()
+    return Page(
+        kind.name(), kind.__name__, title, sections, algorithm.options(), algorithm.weighting, measure(algorithm)
+    )
+
+
+def parse(docstring: str) -> tuple[str, dict[str, str]]:
+    """The title line, and the text of every section, which is its heading, a colon and indented lines."""
+    title, *rest = docstring.strip().splitlines() or [""]
+    sections: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in rest:
+        heading = line.removesuffix(":")
+        if heading in SECTIONS and line.endswith(":"):
+            lines = sections.setdefault(heading, [])
+        else:
+            lines.append(line)
+    return title, {k: inspect.cleandoc("\n" + "\n".join(v)) for k, v in sections.items()}
+
+
+def flowing(text: str) -> str:
+    """Prose without the line breaks of its source; paragraphs stay apart."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text))
+
+
+def measure(algorithm: Algorithm) -> Cost:
+    """Let one of the four clients of a tiny federation take a step in every round, and weigh what is kept and sent."""
+    noise = torch.Generator().manual_seed(0)
+    clients = [(torch.randn(4, _WIDTH, generator=noise), torch.arange(4)) for _ in range(4)]
+    options = Options(rounds=_ROUNDS, cohort=1, steps=1, engine="sequential", device="cpu")
+    experiment = prepare(algorithm, _four_layers(), FederatedData.from_clients(clients), None, None, None, options)
+    method, learner = experiment.method, experiment.learner
+    server = method.server(learner.parameters, learner.buffers)
+    states = ClientStates(method.client(learner.parameters, learner.buffers))
+    ledger = ClientStates(method.ledger(learner.parameters))
+    for number in range(1, _ROUNDS + 1):
+        played = play(experiment, server, states, ledger, number)
+        server = played.server
+        states.scatter(played.ids, played.clients)
+        ledger.scatter(played.ids, played.ledger)
+
+    model = tree.nbytes(learner.parameters)
+    count = len(played.ids)
+    return Cost(
+        client=tree.nbytes(states.initial) / model,
+        server=tree.nbytes(server) / model - 1,
+        server_per_client=tree.nbytes(ledger.initial) / model,
+        down=played.bytes_down / count / model,
+        up=played.bytes_up / count / model,
+        exchanges=len(method.phases),
+        stateless=not states.initial,
+    )
+
+
+def _four_layers() -> nn.Module:
+    """Equal layers, a head of two of which is half a model, and a normalisation, for FedBN to keep."""
+    return nn.Sequential(
+        nn.Linear(_WIDTH, _WIDTH),
+        nn.BatchNorm1d(_WIDTH, track_running_stats=False),
+        nn.ReLU(),
+        nn.Linear(_WIDTH, _WIDTH),
+        nn.ReLU(),
+        nn.Linear(_WIDTH, _WIDTH),
+        nn.ReLU(),
+        nn.Linear(_WIDTH, _WIDTH),
+    )
+
+
+def sizes(value: float) -> str:
+    """Model sizes, to two digits; a few numbers beside them do not count."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _models(value: float) -> str:
+    text = sizes(value)
+    if text == "0":
+        return "a few numbers" if value else "nothing"
+    return f"{text} model" if text == "1" else f"{text} models"
+
+
+def markdown(page: Page) -> str:
+    """The page as Markdown, for the documentation."""
+    options = [f"| `{name}` | `{default!r}` |" for name, default in page.options.items()]
+    parts = [f"# {page.label}", page.title, f"`ud.algorithms.{page.label}()` · `undrift run -a {page.name}`"]
+    for heading, text in page.sections.items():
+        parts += [f"## {heading}", f"```text\n{text}\n```" if heading == "Equations" else flowing(text)]
+        if heading == "Equations":
+            parts += ["## Options", "\n".join(["| option | default |", "|---|---|", *options]) if options else "None."]
+            parts += [f"Clients are weighted by {'samples' if page.weighting == 'samples' else 'uniform shares'}."]
+            costs = [f"| {what} | {how} |" for what, how in page.costs.items()]
+            parts += ["## Cost", "\n".join(["| | |", "|---|---|", *costs])]
+            parts += ["Measured with the defaults, in sizes of a model of four equal layers."]
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,146 @@
+"""FedPMVR's three forms against their equations, on a model of two layers of which the second is the head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import undrift as ud
+from laws import TRAINING, classified, mlp
+from quadratics import half_square
+from undrift.algorithms import FedAvg, FedPMVR
+
+A = np.array([[1.0, 0.8], [0.5, 1.2], [1.5, 0.4]])  # [clients, (body, head)]
+B = np.array([[0.0, 1.0], [4.0, -2.0], [1.0, 3.0]])
+SIZES = (3, 1, 2)
+START, LR, DECAY, ALPHA = np.array([1.0, 1.0]), 0.1, 0.05, 0.3
+COHORTS = [[0, 1, 2], [0, 2], [1], [2, 1]]
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.value = nn.Parameter(torch.ones(1, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.value.expand(len(x), 1)
+
+
+class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = Layer(), Layer()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.body(x), self.head(x)], 1)
+
+
+def path_of(algorithm: ud.Algorithm, **options: Any) -> np.ndarray:
+    data = [
+        (torch.zeros(n, 1).double(), torch.from_numpy(np.stack([a, b])).expand(n, 2, 2))
+        for a, b, n in zip(A, B, SIZES, strict=True)
+    ]
+    path: list[list[float]] = []
+    settings: dict[str, Any] = {"steps": 3, "batch_size": None, "cohort": COHORTS, "weight_decay": DECAY} | options
+    ud.simulate(
+        algorithm,
+        Two(),
+        data,
+        loss=half_square,
+        rounds=len(settings["cohort"]),
+        lr=LR,
+        callbacks=[lambda row, run: path.append([float(v) for v in run.parameters.values()])],
+        **settings,
+    )
+    return np.array(path)
+
+
+def slope(i: int, x: np.ndarray) -> np.ndarray:
+    return A[i] * (x - B[i]) + DECAY * x
+
+
+def reference(form: str, keep: bool, steps: list[int], head: np.ndarray, alpha: float = ALPHA) -> np.ndarray:
+    """The table of forms; `head` marks the parameters that have a momentum."""
+    x, momenta, path = START, np.zeros((3, 2)), []
+    for cohort in COHORTS:
+        ends = []
+        for i in cohort:
+            y, m = x, momenta[i] if keep else np.zeros(2)
+            for _ in range(steps[i]):
+                g = slope(i, y)
+                if form == "stepwise":
+                    m = np.where(head, alpha * m + (1 - alpha) * g, 0)
+                    g = np.where(head, m, g)
+                y = y - LR * g
+            if form == "gradient":
+                g = slope(i, y)
+                m = np.where(head, alpha * g + (1 - alpha) * m, 0)
+                y = np.where(head, y - m, y - LR * g)
+            if form == "drift":
+                m = np.where(head, alpha * (y - x) + (1 - alpha) * m, 0)
+                y = y - m
+            momenta[i] = m
+            ends.append(y)
+        w = np.array([SIZES[i] for i in cohort])
+        x = w @ np.array(ends) / w.sum()
+        path.append(x)
+    return np.array(path)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
+@pytest.mark.parametrize("unequal", [False, True])
+@pytest.mark.parametrize("layers", [0, 1, 2, "all"])
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("form", ["gradient", "drift", "stepwise"])
+def test_every_round_is_the_papers(form: str, keep: bool, layers: Any, unequal: bool, engine: str) -> None:
+    options: dict[str, Any] = {"steps": None, "batch_size": 1} if unequal else {}
+    path = path_of(FedPMVR(ALPHA, layers, form, keep), engine=engine, **options)
+    head = np.array([layers in (2, "all"), layers != 0])
+    steps = list(SIZES) if unequal else [3, 3, 3]
+    np.testing.assert_allclose(path, reference(form, keep, steps, head), rtol=1e-12)
+
+
+def test_the_head_may_be_named() -> None:
+    for form in ("gradient", "drift", "stepwise"):
+        named, counted = (path_of(FedPMVR(ALPHA, layers, form)) for layers in (["head.value"], 1))
+        np.testing.assert_array_equal(named, counted)
+
+
+def test_drift_with_alpha_one_never_trains_the_head() -> None:
+    run = ud.simulate(FedPMVR(1.0, 1, "drift"), mlp(), classified(), **TRAINING)
+    fedavg = ud.simulate(FedAvg(), mlp(), classified(), **TRAINING | {"rounds": 1})
+    start = {k: v.detach() for k, v in mlp().named_parameters()}
+    assert_close(run.parameters["4.weight"], start["4.weight"], rtol=0, atol=1e-15)
+    assert not torch.allclose(run.parameters["0.weight"], start["0.weight"])
+    first = ud.simulate(FedPMVR(1.0, 1, "drift"), mlp(), classified(), **TRAINING | {"rounds": 1})
+    assert_close(first.parameters["2.weight"], fedavg.parameters["2.weight"], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("form", ["gradient", "drift", "stepwise"])
+def test_only_what_is_kept_is_remembered(form: str) -> None:
+    names = {"2.weight", "2.bias", "4.weight", "4.bias"}  # the last two layers of three
+    for keep in (True, False):
+        run = ud.simulate(FedPMVR(form=form, keep_momentum=keep), mlp(), classified(), **TRAINING)
+        state = run._states.gather(np.arange(2))
+        assert {k for own in state.values() for k in own["momentum"]} == (names if keep else set())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alpha": 1.5}, "alpha must be at least 0 and at most 1, got 1.5"),
+        ({"form": "gradients"}, "form must be one of 'gradient', 'drift', 'stepwise', got 'gradients'; did you mean"),
+    ],
+)
+def test_refusals(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FedPMVR(**options)
+    with pytest.raises(TypeError, match="keep_momentum must be True or False, got 1"):
+        FedPMVR(keep_momentum=1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="layers must lie between 0 and the model's 2 layers, got 3"):
+        path_of(FedPMVR(layers=3))

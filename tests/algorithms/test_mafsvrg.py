@@ -1,0 +1,391 @@
+"""MA-FSVRG and GA-FSVRG against numpy; their traffic, states and neutral elements are laws."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import undrift as ud
+from laws import classified, normed, seeded
+from quadratics import Point, Quadratics, half_square
+from undrift import tree
+from undrift.algorithms import FSVRG, GAFSVRG, MAFSVRG
+from undrift.experiment import Options, prepare
+from undrift.rounds import describe_cohort
+
+# Three kinds of clients around three distant centres, in three dimensions.
+_spread = np.random.default_rng(4)
+SPOTS = np.array([[5.0, 0.0, 1.0], [-4.0, 3.0, 0.0], [0.0, -5.0, -3.0]])
+KIND = np.array([0, 0, 0, 0, 1, 1, 1, 2, 2])
+KINDS = Quadratics(
+    curvature=tuple(map(tuple, _spread.uniform(0.5, 2.0, size=(9, 3)))),
+    centre=tuple(map(tuple, SPOTS[KIND] + _spread.normal(scale=0.4, size=(9, 3)))),
+    start=(0.5, 0.5, 0.5),
+    lr=0.3,
+    steps=4,
+    samples=(2, 1, 3, 2, 1, 2, 2, 3, 1),
+)
+EVERYONE = list(range(9))
+EQUAL = Quadratics(((1.0, 2.0), (3.0, 0.5), (0.7, 1.0)), ((0.0, 1.0), (4.0, -2.0), (-3.0, 5.0)), (1.0, 1.0), lr=0.3)
+
+
+class Reference:
+    """Equations 17–64 for quadratics, singular vectors from the matrix [d, n]; an empty group keeps its centre."""
+
+    def __init__(self, models: np.ndarray, first: np.ndarray, second: np.ndarray) -> None:
+        self.models, self.first, self.second = models, first, second  # [G, d]
+
+    def round(self, problem: Quadratics, cohort: list[int], number: int, algorithm: MAFSVRG | GAFSVRG) -> None:
+        a, b, n = problem.a[cohort], problem.b[cohort], np.array(problem.samples)[cohort]
+        p = n / n.sum()
+
+        def gradients(w: np.ndarray) -> np.ndarray:  # [n, G, d]
+            return a[:, None] * (w - b[:, None])
+
+        anchors = np.einsum("i,icd->cd", p, gradients(self.models))
+        choice = (0.5 * a[:, None] * (self.models - b[:, None]) ** 2).sum(2).argmin(1)
+        w = self.models[choice]
+        for _ in range(problem.steps):
+            w = w - (problem.lr / n)[:, None] * (a * (w - self.models[choice]) + anchors[choice])
+        if isinstance(algorithm, MAFSVRG):
+            aims = self.centres(w, self.models)
+        else:
+            rate = problem.steps * (problem.lr / n).mean() if algorithm.group_lr is None else algorithm.group_lr
+            aims = self.models - rate * self.centres(a * (w - b), anchors)
+        self.votes = np.bincount(choice, minlength=len(aims))
+        self.models = aims
+        if algorithm.acceleration != "off":
+            now = np.einsum("i,icd->cd", p, gradients(aims))
+            self.first = algorithm.beta1 * self.first + (1 - algorithm.beta1) * now
+            self.second = algorithm.beta2 * self.second + (1 - algorithm.beta2) * now**2
+            rate = algorithm.alpha0 * np.sqrt(1 - algorithm.beta2**number)
+            if algorithm.acceleration == "printed":
+                rate *= (1 - algorithm.beta1) / np.sqrt(1 - algorithm.beta2)
+            self.models = aims - rate * self.first / (np.sqrt(self.second) + 1e-8)
+
+    @staticmethod
+    def centres(z: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        mean = z.mean(0)
+        u = np.linalg.svd((z - mean).T)[0][:, : len(starts) - 1]
+        points, centres = (z - mean) @ u, (starts - mean) @ u
+        for _ in range(100):
+            members = np.linalg.norm(points[:, None] - centres, axis=2).argmin(1)
+            for c in set(members):
+                centres[c] = points[members == c].mean(0)
+        return centres @ u.T + mean
+
+
+def watch(problem: Quadratics, algorithm: Any, rounds: int, **options: Any) -> tuple[list[dict[str, Any]], ud.Run]:
+    """The server's state after every round."""
+    states: list[dict[str, Any]] = []
+    settings = {"lr": problem.lr, "steps": problem.steps, "batch_size": None} | options
+    run = ud.simulate(
+        algorithm,
+        Point(problem.start),
+        problem.data(),
+        loss=half_square,
+        rounds=rounds,
+        callbacks=[lambda row, run: states.append(tree.map_nest(lambda v: v.clone().numpy(), run._server))],
+        **settings,
+    )
+    return states, run
+
+
+@pytest.mark.parametrize("acceleration", ["adam", "printed", "off"])
+@pytest.mark.parametrize("kind", [MAFSVRG, GAFSVRG])
+def test_rounds_after_the_threshold_by_hand(kind: Any, acceleration: str) -> None:
+    algorithm = kind(models=3, threshold=2, acceleration=acceleration, alpha0=0.03, beta1=0.6, beta2=0.9)
+    cohorts = [EVERYONE, EVERYONE, EVERYONE, [0, 1, 3, 4, 6, 7, 8], EVERYONE]
+    states, run = watch(KINDS, algorithm, 5, cohort=cohorts)
+    begun = states[1]
+    moments = begun.get("moments", {"first": {"point": 0.0}, "second": {"point": 0.0}})
+    reference = Reference(begun["models"]["point"], moments["first"]["point"], moments["second"]["point"])
+    for number in (3, 4, 5):
+        reference.round(KINDS, cohorts[number - 1], number, algorithm)
+        np.testing.assert_allclose(states[number - 1]["models"]["point"], reference.models, rtol=1e-9, atol=1e-9)
+        np.testing.assert_array_equal(states[number - 1]["votes"], reference.votes)
+    order = np.argsort(-reference.votes, kind="stable")
+    found = np.array([model["point"].numpy() for model in run.models])
+    np.testing.assert_allclose(found, reference.models[order], rtol=1e-9, atol=1e-9)
+    assert_close(run.parameters["point"], run.models[0]["point"])
+
+
+def test_group_lr_is_the_length_of_the_servers_step() -> None:
+    algorithm = GAFSVRG(models=3, threshold=1, acceleration="off", group_lr=0.05)
+    states, _ = watch(KINDS, algorithm, 2)
+    reference = Reference(states[0]["models"]["point"], np.zeros(1), np.zeros(1))
+    reference.round(KINDS, EVERYONE, 2, algorithm)
+    np.testing.assert_allclose(states[1]["models"]["point"], reference.models, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", [MAFSVRG, GAFSVRG])
+def test_groups_begin_at_the_kinds_of_the_local_models(kind: Any) -> None:
+    """After round T: the centres, in their plane, of that round's local models; moments are those of the one model."""
+    states, run = watch(KINDS, kind(models=3, threshold=1), 1)
+    x, n, a, b = np.array(KINDS.start), np.array(KINDS.samples), KINDS.a, KINDS.b
+    mean = (n / n.sum()) @ (a * (x - b))
+    w = np.tile(x, (9, 1))
+    for _ in range(KINDS.steps):
+        w = w - (KINDS.lr / n)[:, None] * (a * (w - x) + mean)
+    state = states[0]
+    u = np.linalg.svd((w - w.mean(0)).T)[0][:, :2]
+    flat = (w - w.mean(0)) @ u @ u.T + w.mean(0)
+    centres = state["models"]["point"]
+    nearest = np.linalg.norm(flat[:, None] - centres, axis=2).argmin(1)
+    np.testing.assert_allclose(centres, [flat[nearest == c].mean(0) for c in range(3)], rtol=1e-9)
+    np.testing.assert_array_equal(state["votes"], np.bincount(nearest))
+    aggregated = (n / n.sum()) @ w
+    gradient = (n / n.sum()) @ (a * (aggregated - b))
+    np.testing.assert_allclose(state["moments"]["first"]["point"], np.tile(0.1 * gradient, (3, 1)), rtol=1e-9)
+    np.testing.assert_allclose(state["moments"]["second"]["point"], np.tile(0.001 * gradient**2, (3, 1)), rtol=1e-9)
+    assert len(run.models) == 3
+
+
+def test_the_beginning_of_groups_depends_on_the_seed_alone() -> None:
+    """Four groups of five points without structure: where k-means ends depends on where it begins."""
+    spread = np.random.default_rng(1).normal(size=(2, 12, 3))
+    problem = Quadratics(
+        tuple(map(tuple, np.exp(spread[0]))), tuple(map(tuple, 3 * spread[1])), (0.0, 0.0, 0.0), lr=0.1
+    )
+
+    def begun(seed: int) -> list[list[float]]:
+        return watch(problem, MAFSVRG(models=4, threshold=1), 1, seed=seed)[0][0]["models"]["point"].tolist()
+
+    assert begun(0) == begun(0)
+    assert len({str(begun(seed)) for seed in range(4)}) > 1
+
+
+@pytest.mark.parametrize(("kind", "models"), [(MAFSVRG, 1), (MAFSVRG, 3), (GAFSVRG, 3)])
+def test_one_step_is_a_full_gradient_step(kind: Any, models: int) -> None:
+    """J = 1, no features, equal clients, no acceleration: gradient descent; for GA while r ≤ T."""
+    threshold = 5 if kind is GAFSVRG else 2
+    path, _ = EQUAL.run(kind(models=models, threshold=threshold, acceleration="off"), 4, steps=1)
+    x = np.array(EQUAL.start)
+    for found in path:
+        x = x - EQUAL.lr * (EQUAL.a * (x - EQUAL.b)).mean(0)
+        np.testing.assert_allclose(found, x, rtol=1e-12)
+
+
+@pytest.mark.parametrize("acceleration", ["adam", "printed"])
+def test_acceleration_by_hand(acceleration: str) -> None:
+    """One step of gradient descent, then one of the moments at the new point; no bias correction of the first."""
+    beta1, beta2, alpha0 = 0.7, 0.8, 0.05
+    extra = (1 - beta1) / np.sqrt(1 - beta2) if acceleration == "printed" else 1.0
+    algorithm = MAFSVRG(models=2, threshold=9, beta1=beta1, beta2=beta2, alpha0=alpha0, acceleration=acceleration)
+    path, _ = EQUAL.run(algorithm, 4, steps=1)
+    x, m, v = np.array(EQUAL.start), np.zeros(2), np.zeros(2)
+    for number, found in enumerate(path, 1):
+        x = x - EQUAL.lr * (EQUAL.a * (x - EQUAL.b)).mean(0)
+        gradient = (EQUAL.a * (x - EQUAL.b)).mean(0)
+        m, v = beta1 * m + (1 - beta1) * gradient, beta2 * v + (1 - beta2) * gradient**2
+        x = x - alpha0 * extra * np.sqrt(1 - beta2**number) * m / (np.sqrt(v) + 1e-8)
+        np.testing.assert_allclose(found, x, rtol=1e-9)
+
+
+def test_the_printed_first_step_is_31_times_as_long() -> None:
+    def jump(acceleration: str) -> np.ndarray:
+        algorithm = MAFSVRG(models=1, threshold=9, beta1=0.0, acceleration=acceleration)
+        return EQUAL.run(algorithm, 1)[0][0] - EQUAL.run(MAFSVRG(models=1, acceleration="off"), 1)[0][0]
+
+    np.testing.assert_allclose(abs(jump("adam")), 0.02, rtol=1e-6)
+    np.testing.assert_allclose(jump("printed") / jump("adam"), 1 / np.sqrt(0.001), rtol=1e-9)
+
+
+def test_ga_with_one_model_descends_along_the_gradients_of_the_trained() -> None:
+    """No grouping: x ← x − η_group Σ p_i ∇f_i(w_i), η_group = mean J η/n_i."""
+    problem = Quadratics(EQUAL.curvature, EQUAL.centre, EQUAL.start, lr=0.3, steps=3, samples=(2, 1, 3))
+    path, _ = problem.run(GAFSVRG(models=1, threshold=0, acceleration="off"), 3)
+    a, b, n = problem.a, problem.b, np.array(problem.samples)
+    p, x = n / n.sum(), np.array(problem.start)
+    for found in path:
+        mean, w = p @ (a * (x - b)), np.tile(x, (3, 1))
+        for _ in range(3):
+            w = w - (0.3 / n)[:, None] * (a * (w - x) + mean)
+        x = x - 3 * (0.3 / n).mean() * (p @ (a * (w - b)))
+        np.testing.assert_allclose(found, x, rtol=1e-12)
+    losses = [p @ (a * (x - b) ** 2).sum(1) / 2 for x in (np.array(problem.start), *path)]
+    assert losses == sorted(losses, reverse=True)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5])
+def test_preference_is_by_the_objective(decay: float) -> None:
+    """Between 1 and 9, a client with its centre at 6 prefers 9 by ½(w − 6)², but 1 with ½ · 0.5 · w² added."""
+    problem = Quadratics(((1.0,), (1.0,)), ((6.0,), (0.0,)), (1.0,), lr=0.1)
+    experiment = prepare(
+        MAFSVRG(models=2, threshold=1),
+        Point(problem.start),
+        problem.data(),
+        None,
+        half_square,
+        None,
+        Options(rounds=2, weight_decay=decay),
+    )
+    method, ids = experiment.method, np.arange(2)
+    parameters = experiment.learner.parameters
+    server = method.server(parameters, {}) | {
+        "models": {"point": torch.tensor([[1.0], [9.0]], dtype=torch.float64)},
+        "ledger": tree.repeat(method.ledger(parameters), 2),
+    }
+    cohort, look = describe_cohort(experiment, ids, 2), method.phases[0]
+    work = experiment.work(ids, 2, cohort.shares)
+    clients = tree.repeat(method.client(parameters, {}), 2)
+    replies = experiment.engine.run(look, look.ask(server, cohort), clients, work).replies
+    assert replies["preference"].tolist() == [0 if decay else 1, 0]
+    slopes = np.array([[[-5.0], [3.0]], [[1.0], [9.0]]]) + decay * np.array([[1.0], [9.0]])
+    np.testing.assert_allclose(replies["gradient"]["point"], slopes)
+
+
+@pytest.mark.parametrize("kind", [MAFSVRG, GAFSVRG])
+@pytest.mark.parametrize("acceleration", ["adam", "off"])
+def test_traffic_before_and_after_the_threshold(kind: Any, acceleration: str) -> None:
+    """Each client receives its own anchor only; a preference and GA's length of a walk are a number each."""
+    _, run = watch(KINDS, kind(models=3, threshold=1, acceleration=acceleration), 2)
+    model, extra = 3 * 8, acceleration == "adam"
+    down, up = run.history.bytes_down / 9, run.history.bytes_up / 9
+    assert down.tolist() == [(3 + extra) * model, (5 + 3 * extra) * model]
+    assert up.tolist() == [(2 + extra) * model, (4 + 3 * extra) * model + 8 + 8 * (kind is GAFSVRG)]
+
+
+def sparse() -> list[tuple[Tensor, Tensor]]:
+    """Clients that miss one feature or another."""
+    return [(x * (x > 0.8) * (torch.arange(6) != i), y) for i, (x, y) in enumerate(classified())]
+
+
+def linear() -> nn.Module:
+    return seeded(lambda: nn.Linear(6, 3))
+
+
+@pytest.mark.parametrize("scaling", ["cohort", "printed", "off"])
+def test_one_model_without_acceleration_is_fsvrg_on_sparse_data(scaling: str) -> None:
+    options: dict[str, Any] = {"rounds": 4, "cohort": 3, "batch_size": 4, "lr": 0.8, "weight_decay": 0.01}
+    mine = MAFSVRG(models=1, threshold=2, acceleration="off", feature_scaling=scaling)
+    theirs = ud.simulate(FSVRG(feature_scaling=scaling), linear(), sparse(), **options)
+    assert_close(ud.simulate(mine, linear(), sparse(), **options).parameters, theirs.parameters, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [MAFSVRG, GAFSVRG])
+def test_features_enlarge_the_step_of_every_group(kind: Any) -> None:
+    """As printed, A is the participation ratio of dense data, from the moment that not everybody takes part."""
+    cohorts = [[0, 1, 2, 3, 4], [0, 2, 3]]
+
+    def moves(scaling: str) -> tree.Tree:
+        seen: list[tree.Tree] = []
+        algorithm = kind(models=2, threshold=1, acceleration="off", feature_scaling=scaling)
+        ud.simulate(
+            algorithm,
+            linear(),
+            classified(),
+            rounds=2,
+            cohort=cohorts,
+            batch_size=4,
+            lr=0.5,
+            callbacks=[lambda row, run: seen.append(run._server["models"])],
+        )
+        return tree.sub(seen[1], seen[0])
+
+    plain, printed = moves("off"), moves("printed")
+    assert_close(printed, {"weight": 0.6 * plain["weight"], "bias": plain["bias"]}, rtol=1e-9, atol=1e-12)
+    assert_close(moves("cohort"), plain, rtol=1e-9, atol=1e-12)
+
+
+def kinds_of_classes() -> tuple[list[tuple[Tensor, Tensor]], tuple[Tensor, Tensor]]:
+    """Four clients with the classes 0 and 1, three with 2 and 3; a test set with all."""
+    generator = torch.Generator().manual_seed(0)
+    spots = 2 * torch.randn(4, 5, dtype=torch.float64, generator=generator)
+
+    def draw(classes: list[int], count: int) -> tuple[Tensor, Tensor]:
+        y = torch.tensor(classes).repeat(count)
+        return spots[y] + 2 * torch.randn(len(y), 5, dtype=torch.float64, generator=generator), y
+
+    return [draw([0, 1] if i < 4 else [2, 3], 8) for i in range(7)], draw([0, 1, 2, 3], 10)
+
+
+def test_evaluation() -> None:
+    """Every model on the whole test set; every client on its own classes with the model it prefers."""
+    data, (x, y) = kinds_of_classes()
+    model = seeded(lambda: nn.Linear(5, 4))
+    run = ud.simulate(
+        MAFSVRG(models=2, threshold=2), model, data, test=(x, y), rounds=8, lr=8.0, batch_size=8, weight_decay=0.01
+    )
+    scores = [x @ m["weight"].T + m["bias"] for m in run.models]
+    table = run.evaluate()
+    np.testing.assert_allclose(table.accuracy, [float((s.argmax(1) == y).double().mean()) for s in scores])
+    for row, s in zip(table.itertuples(), scores, strict=True):
+        hits = np.array([[int(((s.argmax(1) == k) & (y == c)).sum()) for k in range(4)] for c in range(4)])
+        recall = np.diag(hits) / hits.sum(1)
+        precision = np.diag(hits) / np.maximum(hits.sum(0), 1)
+        f1 = 2 * np.diag(hits) / (hits.sum(0) + hits.sum(1))
+        np.testing.assert_allclose([row.precision, row.recall, row.f1], [precision.mean(), recall.mean(), f1.mean()])
+    assert run.history.accuracy.iloc[-1] == table.accuracy[0]
+
+    preferred = []
+    for client, (mine_x, mine_y) in enumerate(data):
+        objectives = [
+            nn.functional.cross_entropy(mine_x @ m["weight"].T + m["bias"], mine_y)
+            + 0.005 * sum(v.square().sum() for v in m.values())
+            for m in run.models
+        ]
+        preferred.append(int(torch.stack(objectives).argmin()))
+        own = torch.isin(y, mine_y)
+        expected = float((scores[preferred[-1]][own].argmax(1) == y[own]).double().mean())
+        assert run.clients.accuracy[client] == pytest.approx(expected)
+    assert set(preferred) == {0, 1}
+
+
+def test_a_model_with_batch_normalisation() -> None:
+    runs = [
+        ud.simulate(
+            GAFSVRG(models=2, threshold=1), normed(), classified(), rounds=3, batch_size=4, lr=0.5, engine=engine
+        )
+        for engine in ("sequential", "batched:2")
+    ]
+    assert_close(runs[0].models, runs[1].models, rtol=1e-9, atol=1e-9)
+    assert_close(runs[0].buffers, runs[1].buffers, rtol=1e-9, atol=1e-9)
+    assert int(runs[0].buffers["1.num_batches_tracked"]) > 0
+
+
+def test_divergence_is_reported_as_such() -> None:
+    with pytest.raises(ud.DivergenceError):
+        watch(KINDS, MAFSVRG(models=3, threshold=1), 60, lr=1e9)
+
+
+def test_pgvc_goes_with_it() -> None:
+    """The plug-in comes first; the walk is otherwise the same."""
+    algorithm = MAFSVRG(models=2, threshold=1, pgvc=ud.PGVC(layers=1, form="additive"))
+    plain = MAFSVRG(models=2, threshold=1)
+    options: dict[str, Any] = {"rounds": 3, "batch_size": 4, "lr": 0.5}
+    with_it = ud.simulate(algorithm, linear(), classified(), **options).parameters
+    assert not torch.allclose(
+        with_it["weight"], ud.simulate(plain, linear(), classified(), **options).parameters["weight"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"models": 0}, "models"),
+        ({"threshold": 0}, "threshold"),
+        ({"beta1": 1.0}, "beta1"),
+        ({"beta2": 1.0}, "beta2"),
+        ({"alpha0": -1.0}, "alpha0"),
+        ({"acceleration": "adma"}, "did you mean 'adam'"),
+        ({"feature_scaling": "on"}, "feature_scaling"),
+        ({"group_lr": 0.0}, "group_lr"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], word: str) -> None:
+    for kind in (MAFSVRG, GAFSVRG):
+        with pytest.raises(ValueError, match=word):
+            kind(**options)
+
+
+def test_what_has_no_meaning_is_refused() -> None:
+    with pytest.raises(ValueError, match="group_lr belongs to GAFSVRG"):
+        MAFSVRG(group_lr=0.1)
+    with pytest.raises(ValueError, match="models must be at most the number of clients, 3"):
+        EQUAL.run(MAFSVRG(models=4), 1)
