@@ -15,7 +15,7 @@ From this every algorithm gets, without another line:
 
     neutral     at its neutral element it is FedAvg (or another algorithm), bit for bit or to rounding
     limit       on heterogeneous quadratics with full participation it ends where its equations say: with equal clients
-                ("uniform"), with clients weighted by samples ("samples"), and with unequal numbers of steps ("steps")
+                ("uniform"), and with clients of unequal weights and numbers of steps ("steps")
     partial     the same when a random half of the clients takes part
     engines     sequential and batched agree to 1e-10: unequal sizes, unequal numbers of steps, partial participation;
                 with SGD, with momentum and with Adam
@@ -122,7 +122,7 @@ class Law:
     limit: Limit | None = None  # None: no claim
     partial: Limit | None = None
     lr: float = 0.2  # on the quadratics of the limits
-    rounds: int = 150  # until the limit is reached to 1e-8
+    rounds: int = 150  # within which the limit is reached to 1e-8
     partial_rounds: int = 500
     golden: tuple[Golden, ...] = ()
     model: Callable[[], nn.Module] = field(default_factory=lambda: mlp)
@@ -365,6 +365,7 @@ LAWS: tuple[Law, ...] = (
         remembers=True,
         limit=optimum,
         partial=optimum,
+        partial_rounds=120,
         golden=(Golden(SCAFFOLD(), (1.67, 2.1485, 2.458465, 2.65600825), limit=3),),
     ),
     Law(
@@ -378,6 +379,7 @@ LAWS: tuple[Law, ...] = (
         remembers=True,
         limit=optimum,
         partial=optimum,
+        partial_rounds=120,
         golden=(Golden(SCAFFOLD(option="I"), (1.67, 2.1555, 2.464375, 2.66028875), limit=3),),
     ),
     Law(
@@ -387,7 +389,6 @@ LAWS: tuple[Law, ...] = (
         up=1 + share("4."),
         remembers=True,
         limit=optimum,
-        partial=optimum,
     ),
     Law(
         FedPVR(layers=["0.weight", "4.bias"], option="I"),
@@ -403,6 +404,7 @@ LAWS: tuple[Law, ...] = (
         remembers=True,
         limit=optimum,
         partial=optimum,
+        partial_rounds=320,
         golden=(Golden(FedDyn(alpha=0.5), (2.3, 3.2606, 3.701751375, 3.6963709906), limit=3),),
     ),
     Law(
@@ -412,6 +414,7 @@ LAWS: tuple[Law, ...] = (
         remembers=True,
         limit=optimum,
         partial=optimum,
+        partial_rounds=120,
         golden=(
             Golden(FedDC(alpha=0.5), (2.3, 3.3441, 3.822415125, 3.8049906844), limit=3),
             Golden(FedDC(alpha=0.1), (2.332, 3.4662952, 4.0229476037, 4.0069847446)),
@@ -482,6 +485,7 @@ LAWS: tuple[Law, ...] = (
         remembers=True,
         limit=optimum,
         partial=optimum,
+        partial_rounds=120,
         golden=(Golden(LoSAC(), (1.47, 1.9935, 2.373255, 2.61873375), limit=3),),
     ),
     Law(
@@ -492,6 +496,7 @@ LAWS: tuple[Law, ...] = (
         remembers=True,
         limit=optimum,
         partial=optimum,
+        partial_rounds=120,
     ),
     Law(
         FedNova(),

@@ -19,6 +19,8 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
+from undrift import data_cli
+
 if TYPE_CHECKING:
     from undrift.compare import Comparison
     from undrift.config import Config
@@ -60,6 +62,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(data_cli.app, name="data")
 
 
 def main() -> None:
@@ -75,7 +78,8 @@ class Topic(StrEnum):
     PARTITIONS = "partitions"
 
 
-ConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Settings; options override them.")]
+# Arguments are explained by the command's text: with recent versions of click their own help is not shown.
+ConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", hidden=True)]
 Data = Annotated[str | None, typer.Option("--data", "-d", metavar="NAME", help="Data set [dim](digits)[/].")]
 Model = Annotated[str | None, typer.Option("--model", "-m", metavar="NAME", help="Model [dim](cnn)[/].")]
 Partition = Annotated[
@@ -89,6 +93,22 @@ Settings = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Where everything goes [dim](runs/...)[/].")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+_KEYS = {
+    "data": "name, partition, clients, test_share, normalise",
+    "model": "name",
+    "local": "lr, lr_decay, epochs, steps, batch_size, momentum, weight_decay, clip, optimizer",
+    "server": "lr, weighting",
+    "run": "rounds, cohort, seed, eval_every, target, device, dtype, engine, buffers, augment",
+    "algorithm": "name, and its options",
+}
+
+
+def _epilog(example: str, settings: bool = False) -> str:
+    """An example and, where they matter, the settings; in typer's markup a blank line is a line break."""
+    keys = [f"[bold]\\[{section}][/] {keys}" for section, keys in _KEYS.items()] if settings else []
+    head = ["Settings, in CONFIG.toml by section, or with --set:", *keys, ""] if settings else []
+    return "\n\n".join([*head, "Example:", f"[bold]{example}[/]"])
 
 
 @app.callback(invoke_without_command=True)
@@ -105,7 +125,7 @@ def undrift(
         ctx.get_help()
 
 
-@app.command(epilog="Example: undrift run -a fedhbm -d digits --partition classes:2 --set local.lr=0.1")
+@app.command(epilog=_epilog("undrift run -a fedhbm -d digits --partition classes:2 --set local.lr=0.1", settings=True))
 def run(
     config: ConfigFile = None,
     algorithm: Annotated[
@@ -123,7 +143,9 @@ def run(
 ) -> None:
     """Run one experiment; with no argument, the built-in example.
 
-    The example compares FedAvg with FedHBM on handwritten digits of which every client sees two classes.
+    The example compares FedAvg with FedHBM on digits; every client sees two.
+
+    CONFIG.toml holds settings, which options override.
     """
     given = (config, algorithm, data, model, partition, clients, rounds, seed, settings)
     if all(value is None for value in given):
@@ -146,7 +168,9 @@ def run(
     )
 
 
-@app.command(epilog="Example: undrift compare -a fedavg,scaffold,fedhbm -d digits --partition dirichlet:0.1 --seeds 5")
+@app.command(
+    epilog=_epilog("undrift compare -a fedavg,scaffold,fedhbm --partition dirichlet:0.1 --seeds 5", settings=True)
+)
 def compare(
     config: ConfigFile = None,
     algorithms: Annotated[
@@ -158,14 +182,20 @@ def compare(
     partition: Partition = None,
     clients: Clients = None,
     rounds: Rounds = None,
-    seeds: Annotated[str, typer.Option(metavar="N", help="How many seeds, or which: 0,1,7.")] = "1",
+    seeds: Annotated[
+        str, typer.Option(metavar="N", help="How many seeds [dim](1)[/], or which: 0,1,7.", show_default=False)
+    ] = "1",
     settings: Settings = None,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare algorithms on the same data and the same seeds.
 
-    The first one is what the others are compared with. With an --out that holds runs already, those are not repeated.
+    The first of them is what the others are measured against.
+
+    CONFIG.toml holds settings, which options override.
+
+    Runs that --out holds already are not repeated.
     """
     from dataclasses import asdict
 
@@ -197,19 +227,22 @@ def compare(
     _show_comparison(comparison, home, f"{recipe.data['name']}: {', '.join(label for label, _ in named)}", as_json)
 
 
-@app.command(epilog="Example: undrift resume runs/fedhbm-digits-1 --rounds 200")
+@app.command(epilog=_epilog("undrift resume runs/fedhbm-digits-1 --rounds 200"))
 def resume(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", hidden=True)],
     rounds: Annotated[int | None, typer.Option(min=1, metavar="N", help="Rounds in total, if others.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a run that was stopped, exactly as if it had not been; or with more rounds."""
+    """Go on with a run that was stopped, or add rounds to it.
+
+    DIR is its directory. The numbers are those of a run that never stopped.
+    """
     from undrift import resume as go_on
 
     _train(lambda: go_on(directory, rounds), as_json)
 
 
-@app.command(epilog="Example: undrift report runs/fedavg-digits-1 runs/fedhbm-digits-1 -o both.html")
+@app.command(epilog=_epilog("undrift report runs/fedavg-digits-1 runs/fedhbm-digits-1 -o both.html"))
 def report(
     directories: Annotated[
         list[Path], typer.Argument(metavar="DIR...", help="Run directories, or such that hold some.")
@@ -218,7 +251,12 @@ def report(
         Path | None, typer.Option("--output", "-o", metavar="FILE.html", help="The page [dim](DIR/report.html)[/].")
     ] = None,
 ) -> None:
-    """Write finished runs into one HTML page, which needs nothing else to be read."""
+    """Put runs into one HTML page.
+
+    Every DIR is a run directory or holds some.
+
+    The page needs no other file and no network.
+    """
     from undrift import Comparison
     from undrift.report import headline
 
@@ -229,9 +267,11 @@ def report(
     _say_where(report=page)
 
 
-@app.command("list", epilog="Example: undrift list algorithms")
-def list_(topic: Annotated[Topic, typer.Argument(help="What to list.")], as_json: AsJson = False) -> None:
-    """List the algorithms, data sets, models or partitions there are."""
+@app.command("list", epilog=_epilog("undrift list algorithms"))
+def list_(
+    topic: Annotated[Topic, typer.Argument(metavar="|".join(Topic), hidden=True)], as_json: AsJson = False
+) -> None:
+    """List algorithms, data sets, models or partitions."""
     rows = {
         Topic.ALGORITHMS: _algorithms,
         Topic.DATASETS: _datasets,
@@ -258,9 +298,9 @@ def list_(topic: Annotated[Topic, typer.Argument(help="What to list.")], as_json
         _say(f"[dim]{notes[topic]}[/]")
 
 
-@app.command(epilog="Example: undrift explain fedhbm")
-def explain(name: Annotated[str, typer.Argument(metavar="NAME", help="An algorithm.")]) -> None:
-    """Explain an algorithm: what it does, keeps and sends, and its paper."""
+@app.command(epilog=_epilog("undrift explain fedhbm"))
+def explain(name: Annotated[str, typer.Argument(metavar="NAME", hidden=True)]) -> None:
+    """Explain an algorithm: its idea, its paper, what it keeps and sends."""
     from undrift.explain import flowing, page
 
     found = page(name)

@@ -62,7 +62,7 @@ def test_by_hand(weighting: str, local: dict[str, float]) -> None:
 
 @pytest.mark.parametrize("cohort", [None, 2])
 def test_ends_at_the_optimum(cohort: int | None) -> None:
-    path, run = P3.run(FedDyn(0.5), 300, cohort=cohort)
+    path, run = P3.run(FedDyn(0.5), 230, cohort=cohort, steps=5)
     np.testing.assert_allclose(path[-1], 7 / 3, rtol=1e-9)
     server, clients = remembered(run, "DynamicRegularizer")
     np.testing.assert_allclose(server["slope"], 0, atol=1e-8)
@@ -71,8 +71,8 @@ def test_ends_at_the_optimum(cohort: int | None) -> None:
 
 def test_weighted_by_samples_it_ends_at_their_optimum() -> None:
     problem = Quadratics(**vars(P3) | {"samples": (5, 2, 3)})
-    options = {"cohort": 2, "weighting": "samples", "steps": None, "batch_size": 2, "lr": 0.05}
-    path, _ = problem.run(FedDyn(0.5), 400, **options)
+    options = {"cohort": 2, "weighting": "samples", "steps": None, "batch_size": 1}
+    path, _ = problem.run(FedDyn(1.0), 130, **options)
     np.testing.assert_allclose(path[-1], 1.7647058824, rtol=1e-9)
 
 

@@ -85,11 +85,7 @@ SMALL: dict[str, tuple[Shape, int]] = {
     "word-lstm": ((4,), 11),
     "pair-lstm": ((2, 5), 2),
 }
-LARGE = {"vgg11-bn", "vgg19", "vgg19-bn", "vit-b32", "resnet18-bn", "resnet18-imagenet"}
-
-
-def sized(*kept: str) -> list[Any]:
-    return [pytest.param(n, marks=pytest.mark.slow) if n in LARGE and n not in kept else n for n in SMALL]
+LARGE = {"vgg11-bn", "vgg19", "vgg19-bn", "vit-b32", "resnet18-gn", "resnet18-bn", "resnet18-imagenet"}
 
 
 def samples(name: str, count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -117,13 +113,13 @@ def test_the_shape_of_outputs(name: str) -> None:
     assert out.isfinite().all()
 
 
-@pytest.mark.parametrize("name", sized("resnet18-bn", "vgg11-bn"))
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "vit-b32" else n for n in SMALL])
 def test_engines_agree(name: str) -> None:
     """Two local steps of SCAFFOLD in double precision; one of plain averaging where a network is large."""
     shape, classes = SMALL[name]
-    large, normalised = name in LARGE or name == "resnet18-gn", name.endswith("-bn") or name == "mobilenetv2"
-    # Three samples in batches of two pad the second; a lone sample has no variance to normalise by.
-    sizes, steps = ((2, 2), 1) if large or normalised else ((3, 2), 2)
+    large = name in LARGE
+    # Three samples in batches of two pad the second, which leaves a lone sample: deep networks would divide by nothing.
+    sizes, steps = ((2, 2), 1) if large or name == "mobilenetv2" else ((3, 2), 2)
     settings: dict[str, Any] = {"rounds": 1, "steps": steps, "batch_size": 2, "lr": 0.01}
     settings |= {"dtype": "float32" if large else "float64", "on_divergence": "stop"}
     model = models.build(name, shape, classes, seed=1)
@@ -135,13 +131,9 @@ def test_engines_agree(name: str) -> None:
     near = 1e-4 if large else 1e-9
     assert_close(together.parameters, alone.parameters, rtol=near, atol=near)
     assert_close(together.buffers, alone.buffers, rtol=near, atol=near)
-    start = dict(model.named_parameters())
-    assert all(not torch.equal(v.to(start[k].dtype), start[k]) for k, v in alone.parameters.items() if _used(k))
-
-
-def _used(name: str) -> bool:
-    """Whether a step must move a parameter: one patch and the class token ask little of queries and keys."""
-    return "self_attention" not in name and name != "class_token"
+    # Next to one patch, attention has hardly anything to learn in a step; biases before a normalisation have nothing.
+    weights = {k: v for k, v in model.named_parameters() if v.ndim > 1 and "self_attention" not in k}
+    assert not any(torch.equal(alone.parameters[k].to(v.dtype), v) for k, v in weights.items())
 
 
 def test_engines_agree_on_a_small_transformer() -> None:

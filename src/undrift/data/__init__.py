@@ -1,7 +1,7 @@
 """Data: named data sets, users' own, partitions, batches, augmentation."""
 
-from undrift.data.datasets import available, get, load
+from undrift.data.datasets import available, default_partition, get, load
 from undrift.data.federated import FederatedData
 from undrift.data.partition import partition
 
-__all__ = ["FederatedData", "available", "get", "load", "partition"]
+__all__ = ["FederatedData", "available", "default_partition", "get", "load", "partition"]

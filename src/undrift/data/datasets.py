@@ -31,12 +31,11 @@ def load(
     With a `test_share`, every client holds out that part of its samples as a test set of its own. Images are
     normalised by the mean and the deviation of the training set, unless `normalise` is False.
     """
-    if name not in available():
-        raise ValueError(f"unknown data set {name!r}{nearest(name, available())}")
+    scheme = partition or default_partition(name)
     if name == "digits":
-        data = _digits(partition or "classes:2", clients or 40, seed)
+        data = _digits(scheme, clients or 40, seed)
     else:
-        data = _cached(name, CATALOGUE[name], partition or CATALOGUE[name].partition, clients, seed, normalise)
+        data = _cached(name, CATALOGUE[name], scheme, clients, seed, normalise)
     if test_share:
         data = data.hold_out(test_share, seed)
     data.recipe = {
@@ -55,6 +54,8 @@ def get(name: str, source: str | Path | None = None) -> dict[str, Any]:
 
     What is in the cache and whole is not fetched again; files are imported again and replace it.
     """
+    if name == "digits":
+        raise ValueError("the data set 'digits' is built in; there is nothing to get")
     if name not in CATALOGUE:
         raise ValueError(f"unknown data set {name!r}{nearest(name, CATALOGUE)}")
     if source is not None or not cache.intact(name):
@@ -62,6 +63,13 @@ def get(name: str, source: str | Path | None = None) -> dict[str, Any]:
 
         fetch(name, CATALOGUE[name], None if source is None else Path(source))
     return cache.manifest(name) or {}
+
+
+def default_partition(name: str) -> str:
+    """How a data set is split where nothing is said."""
+    if name not in available():
+        raise ValueError(f"unknown data set {name!r}{nearest(name, available())}")
+    return "classes:2" if name == "digits" else CATALOGUE[name].partition
 
 
 def available() -> dict[str, str]:

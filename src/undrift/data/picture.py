@@ -64,26 +64,28 @@ def figures_in_words(data: FederatedData) -> str:
 def _png(data: FederatedData, heading: str) -> bytes:
     shown = min(len(data), _SHOWN)
     rows = (data.classes or 0) if has_classes(data) else 0
-    height = _HEAD + _BARS + min(max(rows * _ROW, 2.4), 7.0) * bool(rows)
+    head = _HEAD if heading else 0.2  # a page has its own
+    height = head + _BARS + min(max(rows * _ROW, 2.4), 7.0) * bool(rows)
     figure = Figure(figsize=(_WIDTH, height), dpi=160, facecolor="white")
-    figure.text(0.25 / _WIDTH, 1 - 0.4 / height, heading, fontsize=14, fontweight="bold", color=_INK)
-    figure.text(0.25 / _WIDTH, 1 - 0.68 / height, figures_in_words(data), fontsize=9.5, color=_SOFT)
+    if heading:
+        figure.text(0.25 / _WIDTH, 1 - 0.4 / height, heading, fontsize=14, fontweight="bold", color=_INK)
+        figure.text(0.25 / _WIDTH, 1 - 0.68 / height, figures_in_words(data), fontsize=9.5, color=_SOFT)
 
     def panel(low: float, high: float) -> Axes:
         """Axes between two heights, in inches from the bottom."""
         return figure.add_axes((0.75 / _WIDTH, low / height, (_WIDTH - 1.75) / _WIDTH, (high - low) / height))
 
-    bars = panel(height - _HEAD - _BARS + 0.75, height - 0.95)
+    bars = panel(height - head - _BARS + 0.75, height - head + 0.05)
     _bars(bars, data.sizes[:shown])
     lowest = bars
     if rows:
-        lowest = panel(0.55, height - _HEAD - _BARS + 0.55)
+        lowest = panel(0.55, height - head - _BARS + 0.55)
         table = counts(data, 0, shown)
         (_bubbles if _few(shown, rows) else _shades)(figure, lowest, table)
         lowest.set_ylabel("class", color=_SOFT)
         bars.set_xticks([])
     for axes in (bars, lowest):
-        axes.yaxis.set_label_coords(-0.5 / (_WIDTH - 1.75), 0.5)
+        axes.yaxis.set_label_coords(-0.43 / (_WIDTH - 1.75), 0.5)
     lowest.set_xlabel("client" if shown == len(data) else f"client (the first {shown:,} of {len(data):,})", color=_SOFT)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
@@ -180,7 +182,7 @@ def _page(data: FederatedData, heading: str) -> str:
     parts = {
         "title": escape(heading),
         "figures": escape(figures_in_words(data)),
-        "picture": _svg(counts(data, 0, shown)) if drawable else _embedded(data, heading),
+        "picture": _svg(counts(data, 0, shown)) if drawable else _embedded(data),
         "table": _rows(summary(heterogeneity(data))["per_client"]),
     }
     for name, text in parts.items():
@@ -188,8 +190,8 @@ def _page(data: FederatedData, heading: str) -> str:
     return template
 
 
-def _embedded(data: FederatedData, heading: str) -> str:
-    code = base64.b64encode(_png(data, heading)).decode()
+def _embedded(data: FederatedData) -> str:
+    code = base64.b64encode(_png(data, "")).decode()
     return f'<img alt="Samples of every class at every client" src="data:image/png;base64,{code}">'
 
 

@@ -1,0 +1,107 @@
+"""`undrift data`: fetch and import data sets, look at partitions."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Fetch or import a data set; draw a partition.")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+_FIGURES = {
+    "samples": "Samples",
+    "classes": "Classes",
+    "entropy": "Entropy of labels, bits",
+    "jensen_shannon": "Jensen–Shannon distance to the whole",
+    "earth_mover": "Earth mover's distance to the whole",
+}
+
+
+@app.command(epilog="Example:\n\n[bold]undrift data get mnist --from ~/downloads/mnist[/]")
+def get(
+    name: Annotated[str, typer.Argument(metavar="NAME", hidden=True)],
+    source: Annotated[
+        Path | None, typer.Option("--from", metavar="DIR", help="Import these files instead of fetching.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fetch a data set from the Hugging Face hub, or import its files, once and for all.
+
+    `undrift list datasets` shows the names.
+
+    Files are parquet in the hub's layout, idx (MNIST) or CIFAR's batches.
+    """
+    from undrift.data import cache
+    from undrift.data import get as fetch
+
+    manifest = fetch(name, source)
+    place = cache.home() / name
+    if as_json:
+        _print_json(manifest | {"path": str(place)})
+        return
+    shapes = [
+        [part, " × ".join(f"{size:,}" for size in facts["shape"]), facts["dtype"]]
+        for part, facts in manifest["arrays"].items()
+    ]
+    _print_table(["Array", "Shape", "Type"], shapes)
+    print(f"source: {manifest['source']}\nkept in: {place}")
+
+
+@app.command(epilog="Example:\n\n[bold]undrift data show -d digits --partition dirichlet:0.1 --clients 20[/]")
+def show(
+    name: Annotated[str, typer.Option("--data", "-d", metavar="NAME", help="Data set.")] = "digits",
+    partition: Annotated[
+        str | None,
+        typer.Option(metavar="SCHEME", help="As in dirichlet:0.1,min=10 [dim](the data set's own)[/]."),
+    ] = None,
+    clients: Annotated[int | None, typer.Option(metavar="N", help="How many clients share the data.")] = None,
+    seed: Annotated[int, typer.Option(metavar="S", help="Seed of the partition.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Picture, .png or .html [dim](both, named after the data)[/].")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw the clients and classes of a partition, and say in figures how much clients differ."""
+    from undrift.data import default_partition, load
+    from undrift.data.heterogeneity import heterogeneity, summary
+    from undrift.data.picture import draw
+
+    federation = load(name, partition, clients, seed)
+    scheme = partition or default_partition(name)
+    stem = re.sub(r"[^A-Za-z0-9.]+", "-", f"{name}-{scheme}")
+    targets = [Path(f"{stem}.png"), Path(f"{stem}.html")] if out is None else [out]
+    pictures = [draw(federation, target, f"{name}, {scheme}") for target in targets]
+    figures = summary(heterogeneity(federation))
+    if as_json:
+        about = {"data": name, "partition": scheme, "seed": seed}
+        _print_json(about | figures | {"pictures": [str(path) for path in pictures]})
+        return
+    rows = [
+        [_FIGURES[figure], *(f"{value:,.{0 if figure == 'samples' else 2}f}" for value in values.values())]
+        for figure, values in figures["per_client"].items()
+    ]
+    print(f"{name}, {scheme}: {figures['clients']:,} clients share {figures['samples']:,} samples\n")
+    _print_table(["Per client", "Smallest", "Mean", "Largest"], rows, numbers=range(1, 4))
+    print(f"\nOn average a client's size is {figures['size_inequality']:.0%} off the mean size.")
+    for path in pictures:
+        print(f"picture: {path}")
+
+
+def _print_json(content: Any) -> None:
+    print(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _print_table(headings: list[str], rows: list[list[str]], numbers: range = range(0)) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if place in numbers else "left")
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False).print(table)
