@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from itertools import count
 from pathlib import Path
@@ -14,6 +15,7 @@ import click
 import typer
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -263,7 +265,7 @@ def report(
     comparison = Comparison.from_directories(directories)
     home = directories[0] if len(directories) == 1 else Path()
     page = comparison.report(output or home / "report.html", title=", ".join(path.name for path in directories))
-    _say(headline(comparison.records, comparison.target))
+    _say(escape(headline(comparison.records, comparison.target)))
     _say_where(report=page)
 
 
@@ -295,7 +297,7 @@ def list_(
         "classes:2, dirichlet:0.1, dirichlet:0.1,min=10",
     }
     if notes[topic]:
-        _say(f"[dim]{notes[topic]}[/]")
+        _say(f"\n[dim]{notes[topic]}[/]")
 
 
 @app.command(epilog=_epilog("undrift explain fedhbm"))
@@ -304,17 +306,18 @@ def explain(name: Annotated[str, typer.Argument(metavar="NAME", hidden=True)]) -
     from undrift.explain import flowing, page
 
     found = page(name)
-    console = Console()
-    console.print(Text(found.label, style="bold"), Text(found.title))
+    _say(f"[bold]{found.label}[/]\n{escape(found.title)}")
     for heading, text in found.sections.items():
-        console.print(Text(f"\n{heading}", style="bold"))
-        body = text if heading == "Equations" else flowing(text)
-        console.print(Padding(Text(body, style="cyan" if heading == "Equations" else ""), (0, 0, 0, 2)))
-    console.print(Text("\nOptions", style="bold"))
-    options = {name: repr(default) for name, default in found.options.items()} or {"none": ""}
-    _print_pairs(options | {"weighting": found.weighting}, indent=2)
-    console.print(Text("\nCost", style="bold"), Text("measured, in sizes of a model of four equal layers", style="dim"))
-    _print_pairs(found.costs, indent=2)
+        _say(f"\n[bold]{heading}[/]")
+        if heading == "Equations":
+            _print_equations(text)
+        else:
+            _console().print(Padding(Text(flowing(text)), (0, 0, 0, 2)))
+    _say("\n[bold]Options[/]")
+    _print_pairs({name: repr(default) for name, default in found.options.items()})
+    _console().print(Padding(found.weighted, (0, 0, 0, 2)))
+    _say("\n[bold]Cost[/] [dim]measured, in sizes of a model of four equal layers[/]")
+    _print_pairs(found.costs)
 
 
 # Settings
@@ -375,11 +378,14 @@ def _free(name: str) -> Path:
 
 
 def _example(out: Path | None, as_json: bool) -> None:
+    import torch
+
     from undrift import example
 
+    torch.set_num_threads(1)  # threads would mostly wait for each other, the matrices being small
     home = out or _free("demo")
     if not as_json:
-        _say("FedAvg and FedHBM on handwritten digits: 40 clients, two classes each, 8 of them a round, 3 seeds.")
+        _say(example.ABOUT)
     try:
         comparison = example.play(home)
     except KeyboardInterrupt:
@@ -401,7 +407,7 @@ def _show_comparison(comparison: Comparison, home: Path, title: str, as_json: bo
         shown = columns(comparison.records, comparison.target)
         cells = [[Text(text, style="bold" if row in c.best else "") for row, text in enumerate(c.cells)] for c in shown]
         _print_table([c.heading for c in shown], list(zip(*cells, strict=True)), numbers=range(1, len(shown)))
-        _say(sentence)
+        _say(escape(sentence))
         _say_where(runs=home, report=page)
     if (table["diverged"] == table["runs"]).all():
         raise typer.Exit(_complain("every run diverged", FAILED))
@@ -428,9 +434,9 @@ def _show_run(run: Run, as_json: bool) -> None:
         _print_json(_figures(run) | {"out": str(run.out), "report": str(page)})
         return
     name, *shown = columns([record], run.options.target)
-    _say(f"[bold]{name.cells[0]}[/] on {run.config['data']['name']}")
+    _say(f"[bold]{escape(name.cells[0])}[/] on {run.config['data']['name']}")
     pairs = {"Engine": run.engine, "Rounds": str(run.rounds)} | {c.heading: c.cells[0] for c in shown}
-    _print_pairs(pairs, indent=2)
+    _print_pairs(pairs)
     _say_where(run=run.out, report=page)
 
 
@@ -460,9 +466,12 @@ def _figures(run: Run) -> dict[str, Any]:
 
 
 def _algorithms() -> list[dict[str, Any]]:
+    import torch
+
     from undrift import algorithms
     from undrift.explain import page
 
+    torch.set_num_threads(1)  # what is measured is tiny
     rows = []
     for name in algorithms.available():
         found = page(name)
@@ -508,9 +517,8 @@ def _print_algorithms(rows: list[dict[str, Any]]) -> None:
     from undrift.explain import sizes
 
     def server(row: dict[str, Any]) -> str:
-        parts = [sizes(row["server_state"])] if row["server_state"] else []
-        each = row["server_state_per_client"]
-        return " + ".join(parts + ([f"{sizes(each)} N"] if each else [])) or "0"
+        common, each = sizes(row["server_state"]), sizes(row["server_state_per_client"])
+        return common if each == "0" else f"{common} + {'' if each == '1' else each}N"
 
     cells = [
         [
@@ -520,7 +528,7 @@ def _print_algorithms(rows: list[dict[str, Any]]) -> None:
             server(row),
             sizes(row["down"]),
             sizes(row["up"]),
-            row["title"],
+            Text(row["title"], no_wrap=True, overflow="ellipsis"),
         ]
         for row in rows
     ]
@@ -534,12 +542,17 @@ def _cell(value: Any) -> str:
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
+def _console() -> Console:
+    """Colours and the terminal's width on a terminal; in files and pipes nothing is cut or broken into lines."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 1000)
+
+
 def _say(text: str) -> None:
-    Console(highlight=False).print(text)
+    _console().print(text)
 
 
 def _say_where(**places: Path) -> None:
-    """Paths are never broken into lines, so that they can be copied."""
+    """Paths stay in one piece, so that they can be copied."""
     for what, path in places.items():
         print(f"{what}: {path}")
 
@@ -548,17 +561,28 @@ def _print_json(content: Any) -> None:
     print(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
 
 
-def _print_table(headings: list[str], rows: Any, numbers: range = range(0)) -> None:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+def _print_table(headings: list[str], rows: Iterable[Sequence[str | Text]], numbers: range = range(0)) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
     for place, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if place in numbers else "left", vertical="bottom")
+        table.add_column(heading, justify="right" if place in numbers else "left")
     for row in rows:
-        table.add_row(*row)
-    Console(highlight=False).print(table)
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    _console().print(table)
 
 
-def _print_pairs(pairs: dict[str, str], indent: int) -> None:
+def _print_pairs(pairs: dict[str, str]) -> None:
+    if not pairs:
+        return
     grid = Table.grid(padding=(0, 2, 0, 0))
     for what, how in pairs.items():
-        grid.add_row(what, Text(how))
-    Console(highlight=False).print(Padding(grid, (0, 0, 0, indent)))
+        grid.add_row(Text(what), Text(how))
+    _console().print(Padding(grid, (0, 0, 0, 2)))
+
+
+def _print_equations(text: str) -> None:
+    """Line by line; what does not fit hangs further in."""
+    console = _console()
+    for line in text.splitlines():
+        margin = " " * (2 + len(line) - len(line.lstrip()))
+        hanging = textwrap.fill(line.lstrip(), console.width, initial_indent=margin, subsequent_indent=margin + "    ")
+        console.print(Text(hanging, style="cyan"))

@@ -10,6 +10,7 @@ from typing import Any
 
 from undrift.compare import Comparison, compare
 
+ABOUT = "FedAvg and FedHBM on digits: 40 clients, two classes each, 8 of them in a round, 3 seeds."
 ALGORITHMS = ("fedavg", "fedhbm")
 SEEDS = (0, 1, 2)
 ROUNDS = 60

@@ -52,6 +52,11 @@ class Page:
         return int(years[-1]) if years else None
 
     @property
+    def weighted(self) -> str:
+        how = "by their numbers of samples" if self.weighting == "samples" else "alike"
+        return f"Clients count {how}, unless `weighting` says otherwise."
+
+    @property
     def costs(self) -> dict[str, str]:
         """The costs in words."""
         each = self.cost.server_per_client
@@ -159,7 +164,7 @@ def markdown(page: Page) -> str:
         parts += [f"## {heading}", f"```text\n{text}\n```" if heading == "Equations" else flowing(text)]
         if heading == "Equations":
             parts += ["## Options", "\n".join(["| option | default |", "|---|---|", *options]) if options else "None."]
-            parts += [f"Clients are weighted by {'samples' if page.weighting == 'samples' else 'uniform shares'}."]
+            parts += [page.weighted]
             costs = [f"| {what} | {how} |" for what, how in page.costs.items()]
             parts += ["## Cost", "\n".join(["| | |", "|---|---|", *costs])]
             parts += ["Measured with the defaults, in sizes of a model of four equal layers."]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import Tensor
 
 from undrift import tree
 from undrift.evaluate import evaluate
@@ -19,7 +20,8 @@ _TOGETHER = 32  # clients whose models are held at a time
 def accuracies(
     experiment: Experiment, server: State, states: ClientStates, ledger: ClientStates, ids: Ids, round: int
 ) -> dict[int, float]:
-    """Of these clients at the start of a round, each on the test samples of its own classes."""
+    """Of these clients at the start of a round, each on its own test set or, without one, the server's test samples
+    of its classes."""
     phase, test, data = experiment.method.personal, experiment.test, experiment.data
     if phase is None or test is None or data.classes is None:
         return {}
@@ -33,10 +35,14 @@ def accuracies(
         replies = experiment.engine.run(phase, mail, states.gather(block), work).replies
         for place, client in enumerate(block.tolist()):
             own = tree.row(replies, place)
-            known = torch.isin(test[1], data.client(client)[1].to(test[1].device))
-            if bool(known.any()):
-                figures = evaluate(
-                    experiment.learner, own["model"], own["buffers"] or None, test[0][known], test[1][known]
-                )
+            x, y = data.client_test(client) or _of_its_classes(test, data.client(client)[1])
+            if len(y):
+                x, y = x.to(test[0].device), y.to(test[1].device)
+                figures = evaluate(experiment.learner, own["model"], own["buffers"] or None, x, y)
                 found[client] = figures.get("accuracy", math.nan)
     return found
+
+
+def _of_its_classes(test: tuple[Tensor, Tensor], labels: Tensor) -> tuple[Tensor, Tensor]:
+    known = torch.isin(test[1], labels.to(test[1].device))
+    return test[0][known], test[1][known]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ import pandas as pd
 
 from undrift import tree
 from undrift.averaging import mean_buffers
+from undrift.data.federated import FederatedData
 from undrift.directory import RunDirectory
 from undrift.evaluate import class_averages, evaluate
 from undrift.experiment import Experiment, Options
@@ -114,8 +114,8 @@ class Run:
         if self._taken_part:
             counts[list(self._taken_part)] = list(self._taken_part.values())
         frame = pd.DataFrame({"samples": data.sizes, "rounds": counts})
-        if data.classes is not None:
-            frame.insert(1, "classes", _classes_seen(data.y.numpy()[data.rows], data.offsets))
+        if data.classes is not None and data.y.ndim == 1:
+            frame.insert(1, "classes", _classes_seen(data, data.classes))
         frame["accuracy"] = self._personal().reindex(frame.index)
         frame.index.name = "client"
         return frame
@@ -270,5 +270,7 @@ def history_frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
     return frame.astype({"round": "int64", "loss": "float64", "accuracy": "float64", "diverged": "bool"})
 
 
-def _classes_seen(labels: np.ndarray[Any, Any], offsets: Ids) -> list[int]:
-    return [len(np.unique(labels[a:b])) for a, b in itertools.pairwise(offsets.tolist())]
+def _classes_seen(data: FederatedData, classes: int) -> Ids:
+    owner = np.repeat(np.arange(len(data)), data.sizes)
+    seen = np.unique(owner * classes + data.y.numpy()[data.rows])
+    return np.bincount(seen // classes, minlength=len(data))

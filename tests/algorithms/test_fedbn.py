@@ -109,7 +109,7 @@ def test_the_history_shows_the_shared_part_with_the_mean_of_the_rest(weighting: 
         net().state_dict() | run.parameters | {k: torch.tensordot(w, v, 1) for k, v in floats.items()}
     )
     loss = F.cross_entropy(model(TEST[0]), TEST[1])
-    assert run.history["loss"].iloc[-1] == pytest.approx(float(loss), abs=1e-10)
+    assert run.history["loss"].iloc[-1] == pytest.approx(loss.item(), abs=1e-10)
 
 
 def grouped() -> nn.Module:

@@ -18,6 +18,7 @@ from laws import LAWS, TRAINING, Law, classified, mlp, normed, seeded
 from undrift import PGVC
 from undrift.algorithms import MOON, FedAvg, FedBN, FedNova, FedPGVC, FedProx
 from undrift.experiment import describe_algorithm
+from undrift.layout import Layout
 
 FORMS = ("product", "magnitude", "additive")
 LR, DECAY, MU = 0.05, 0.1, 0.4
@@ -149,6 +150,10 @@ def test_it_goes_with_every_algorithm(law: Law) -> None:
     plain, empty, full = (trained(p) for p in (None, PGVC(layers=0), PGVC(layers=1, form="additive")))
     assert_close(empty, plain, rtol=0, atol=0)
     assert any(not torch.allclose(v, plain[k]) for k, v in full.items())
+
+
+def test_an_empty_mask_adds_nothing() -> None:
+    assert PGVC(layers=0).corrections(Layout.of(mlp())) == ()
 
 
 # Description, repr and resuming

@@ -124,6 +124,17 @@ def test_group_lr_is_the_length_of_the_servers_step() -> None:
 
 
 @pytest.mark.parametrize("kind", [MAFSVRG, GAFSVRG])
+def test_the_servers_rate_multiplies_the_step_of_every_group(kind: Any) -> None:
+    """Groups begin at the local models, whatever the rate; the next round is half as long."""
+    algorithm = kind(models=3, threshold=1, acceleration="off")
+    (begun, whole), (also_begun, half) = (
+        [state["models"]["point"] for state in watch(KINDS, algorithm, 2, server_lr=rate)[0]] for rate in (1.0, 0.5)
+    )
+    np.testing.assert_array_equal(also_begun, begun)
+    np.testing.assert_allclose(half - begun, 0.5 * (whole - begun), rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", [MAFSVRG, GAFSVRG])
 def test_groups_begin_at_the_kinds_of_the_local_models(kind: Any) -> None:
     """After round T: the centres, in their plane, of that round's local models; moments are those of the one model."""
     states, run = watch(KINDS, kind(models=3, threshold=1), 1)
@@ -310,7 +321,7 @@ def test_evaluation() -> None:
     data, (x, y) = kinds_of_classes()
     model = seeded(lambda: nn.Linear(5, 4))
     run = ud.simulate(
-        MAFSVRG(models=2, threshold=2), model, data, test=(x, y), rounds=8, lr=8.0, batch_size=8, weight_decay=0.01
+        MAFSVRG(models=2, threshold=3), model, data, test=(x, y), rounds=3, epochs=3, lr=16.0, weight_decay=0.01
     )
     scores = [x @ m["weight"].T + m["bias"] for m in run.models]
     table = run.evaluate()
@@ -323,18 +334,20 @@ def test_evaluation() -> None:
         np.testing.assert_allclose([row.precision, row.recall, row.f1], [precision.mean(), recall.mean(), f1.mean()])
     assert run.history.accuracy.iloc[-1] == table.accuracy[0]
 
-    preferred = []
+    preferred, told_apart = set(), False
     for client, (mine_x, mine_y) in enumerate(data):
         objectives = [
             nn.functional.cross_entropy(mine_x @ m["weight"].T + m["bias"], mine_y)
             + 0.005 * sum(v.square().sum() for v in m.values())
             for m in run.models
         ]
-        preferred.append(int(torch.stack(objectives).argmin()))
-        own = torch.isin(y, mine_y)
-        expected = float((scores[preferred[-1]][own].argmax(1) == y[own]).double().mean())
-        assert run.clients.accuracy[client] == pytest.approx(expected)
-    assert set(preferred) == {0, 1}
+        choice, own = int(torch.stack(objectives).argmin()), torch.isin(y, mine_y)
+        accuracies = [float((s[own].argmax(1) == y[own]).double().mean()) for s in scores]
+        assert run.clients.accuracy[client] == pytest.approx(accuracies[choice])
+        preferred.add(choice)
+        told_apart |= accuracies[0] != accuracies[1]
+    assert preferred == {0, 1}
+    assert told_apart
 
 
 def test_a_model_with_batch_normalisation() -> None:

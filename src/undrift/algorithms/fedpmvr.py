@@ -79,7 +79,9 @@ class FedPMVR(Algorithm):
         Few clients that always take part, at FedAvg's traffic.
     Pitfalls:
         The three forms are three readings of one paper and behave differently. In "gradient" m is not multiplied by η;
-        small α is best. "drift" with α = 1 never trains the last layers. Optimiser momentum acts on top of "stepwise".
+        small α is best. In "drift" a kept momentum grows until it takes back all that a client moves, and the last
+        layers come to rest away from any optimum; with α = 1 they never train. Optimiser momentum acts on top of
+        "stepwise".
     Elsewhere:
         Algorithm 1 both keeps the momentum (line 2) and zeroes it every round (line 11); `keep_momentum` chooses.
     """

@@ -99,7 +99,8 @@ def _factors(frequency: Tensor, holders: Tensor, clients: int) -> State:
 def _frequency(task: Task, features: int) -> Tensor:
     """In which part of the client's samples a feature is not zero [features]."""
     count = torch.zeros(features, dtype=task.samples.dtype, device=task.samples.device)
-    if math.prod(task.x.shape[1:]) != features:  # the layer sees something made of the inputs: dense
+    # A layer that sees something made of the inputs, or inputs moved by their mean, sees no zeros.
+    if math.prod(task.x.shape[1:]) != features or task.learner.normalise is not None:
         return count + 1
     for rows, weight in task.everything:
         present = (task.fetch(task.x, rows).flatten(1) != 0).to(count.dtype)

@@ -173,8 +173,10 @@ class FederatedData:
         name: str,
         normalise: Scale | None,
     ) -> None:
-        if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
-            raise ValueError(f"x and y must have equally many rows, got shapes {_shape(x)} and {_shape(y)}")
+        if x.ndim == 0 or y.ndim == 0:
+            raise ValueError(f"x and y must be arrays with a row per sample, got shapes {_shape(x)} and {_shape(y)}")
+        if len(x) != len(y):
+            raise ValueError(f"x and y must have equally many rows, got {len(x)} and {len(y)}")
         if rows.min() < 0 or rows.max() >= len(x):
             raise ValueError(f"clients: row numbers must lie in 0..{len(x) - 1}, got {rows.min()}..{rows.max()}")
         self.x, self.y, self.rows, self.sizes = x, y, rows, sizes

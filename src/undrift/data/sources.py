@@ -100,7 +100,10 @@ class Hub:
         self._tables: dict[str, Any] = {}
         for split in (description.train, description.test):
             if split is not None:
-                table = datasets.load_dataset(description.hub, description.config, split=split)
+                try:
+                    table = datasets.load_dataset(description.hub, description.config, split=split)
+                except (OSError, ValueError) as error:
+                    raise ValueError(f"cannot fetch {self.name}: {_first_line(error)}") from error
                 for column, feature in table.features.items():
                     if isinstance(feature, datasets.Image):  # the bytes as they are, to be decoded here
                         table = table.cast_column(column, datasets.Image(decode=False))

@@ -1,0 +1,116 @@
+"""Start-up, time per round and memory against the number of clients, the cohort always the same.
+
+    python benchmarks/scale.py             a table
+    python benchmarks/scale.py --json      the same for machines
+    python benchmarks/scale.py --text      40 000 clients of sentences and the word LSTM instead
+
+Every size runs in a process of its own, so that its peak of memory is its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+SIZES = (100, 10_000, 100_000, 1_000_000)
+COHORT, ROUNDS = 100, 20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--text", action="store_true", help="clients of sentences")
+    parser.add_argument("--clients", type=int, action="append", help="so many clients (repeatable)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.one is not None:
+        print(json.dumps(measure(asked.one, asked.text, asked.rounds)))
+        return
+    rows = []
+    if not asked.json:
+        print(f"{'clients':>10} {'data s':>8} {'start s':>8} {'ms/round':>9} {'data MB':>8} {'peak MB':>8}")
+    for clients in asked.clients or ((400, 4_000, 40_000) if asked.text else SIZES):
+        command = [sys.executable, __file__, "--one", str(clients), "--rounds", str(asked.rounds)]
+        row = json.loads(subprocess.check_output(command + ["--text"] * asked.text))
+        rows.append(row)
+        if not asked.json:
+            print(
+                f"{row['clients']:>10,} {row['data_seconds']:>8.2f} {row['start_seconds']:>8.2f} "
+                f"{1000 * row['round_seconds']:>9.1f} {row['data_mb']:>8.0f} {row['peak_mb']:>8.0f}",
+                flush=True,
+            )
+    if asked.json:
+        print(json.dumps(rows, indent=2))
+
+
+def measure(clients: int, text: bool, rounds: int) -> dict[str, Any]:
+    """One federation: making it, preparing a run, and the median round. Vectors with SCAFFOLD, whose clients have a state."""
+    import undrift as ud
+
+    begun = time.perf_counter()
+    data = sentences(clients) if text else vectors(clients)
+    made = time.perf_counter()
+    ticks = [time.perf_counter()]
+    run = ud.simulate(
+        "fedavg" if text else "scaffold",  # the states of clients seen would be a gigabyte of word LSTMs
+        "word-lstm" if text else "softmax",
+        data,
+        rounds=rounds,
+        cohort=min(10 if text else COHORT, clients),
+        batch_size=16 if text else 4,
+        steps=1 if text else None,
+        callbacks=[lambda row, run: ticks.append(time.perf_counter())],
+    )
+    del run
+    seconds = [after - before for before, after in itertools.pairwise(ticks)]
+    kept = (data.x.nbytes + data.y.nbytes + data.rows.nbytes + data.sizes.nbytes + data.offsets.nbytes) / 1e6
+    return {
+        "clients": clients,
+        "samples": len(data.rows),
+        "data_seconds": made - begun,
+        "start_seconds": seconds[0],  # preparation and the first round
+        "round_seconds": statistics.median(seconds[1:]) if len(seconds) > 1 else seconds[0],
+        "data_mb": kept,
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
+    }
+
+
+def vectors(clients: int) -> Any:
+    """Tiny clients: 1 to 7 samples of eight numbers, ten classes."""
+    import numpy as np
+
+    import undrift as ud
+
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(1, 8, clients)
+    count = int(sizes.sum())
+    x = rng.standard_normal((count, 8), dtype=np.float32)
+    return ud.FederatedData.from_rows(x, rng.integers(0, 10, count), np.arange(count), sizes, classes=10)
+
+
+def sentences(clients: int) -> Any:
+    """Users with 10 to 60 sentences of 20 words, as Stack Overflow's: token numbers, some of them padding."""
+    import numpy as np
+
+    import undrift as ud
+    from undrift.learner import IGNORED
+
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(10, 61, clients)
+    count = int(sizes.sum())
+    words = rng.zipf(1.3, (count, 21)).clip(max=10_000).astype(np.int16)
+    words[np.arange(21) >= rng.integers(5, 22, count)[:, None]] = 0
+    y = np.where(words[:, 1:] == 0, np.int16(IGNORED), words[:, 1:])
+    return ud.FederatedData.from_rows(words[:, :-1], y, np.arange(count), sizes, classes=10_004)
+
+
+if __name__ == "__main__":
+    main()
