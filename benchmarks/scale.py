@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def measure(clients: int, text: bool, rounds: int) -> dict[str, Any]:
-    """One federation: making it, preparing a run, and the median round. Vectors with SCAFFOLD, whose clients have a state."""
+    """One federation: making it, preparing a run, and the median round."""
     import undrift as ud
 
     begun = time.perf_counter()
@@ -60,7 +60,7 @@ def measure(clients: int, text: bool, rounds: int) -> dict[str, Any]:
     made = time.perf_counter()
     ticks = [time.perf_counter()]
     run = ud.simulate(
-        "fedavg" if text else "scaffold",  # the states of clients seen would be a gigabyte of word LSTMs
+        "fedavg" if text else "scaffold",  # tiny clients have a state, too
         "word-lstm" if text else "softmax",
         data,
         rounds=rounds,

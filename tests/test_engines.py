@@ -145,6 +145,18 @@ def test_the_chunk_does_not_matter(chunk: int) -> None:
     assert_close(together.parameters, alone.parameters, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("between", [nn.Tanh, lambda: nn.BatchNorm1d(8)], ids=["plain", "batch norm"])
+def test_full_passes_in_several_blocks(between: Any) -> None:
+    """Mime looks at all samples of a client; those of large clients do not fit one block."""
+    data = vectors(sizes=(1100, 300, 513, 512))
+    options: dict[str, Any] = {"rounds": 2, "epochs": 1, "steps": 2, "cohort": None, "batch_size": 20}
+    alone, together = (
+        simulate(seeded(lambda: dense(between())), data, engine, "mime", **options)
+        for engine in ("sequential", "batched")
+    )
+    assert_close(together.parameters, alone.parameters, rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("augment", ["flip", "crop", "crop-flip"])
 def test_engines_agree_on_augmentation(augment: str) -> None:
     alone, together = (simulate(seeded(cnn), images(), e, augment=augment) for e in ("sequential", "batched"))

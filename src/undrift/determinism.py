@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-import torch.utils.deterministic
+import torch.utils.deterministic as settings  # a module with properties, which type checkers do not see
+
+
+_FILL = "fill_uninitialized_memory"
 
 
 @contextmanager
@@ -22,11 +25,11 @@ def reproducible() -> Iterator[None]:
     cudnn = torch.backends.cudnn
     before = cudnn.deterministic, cudnn.benchmark
     mode = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    fill = torch.utils.deterministic.fill_uninitialized_memory
+    fill = getattr(settings, _FILL)
     try:
         cudnn.deterministic, cudnn.benchmark = True, False
         torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # costs time and changes nothing here
+        setattr(settings, _FILL, False)  # costs time and changes nothing here
         with warnings.catch_warnings():
             # cuBLAS is deterministic as long as one stream is used, which is all we use.
             warnings.filterwarnings("ignore", message=".*CUBLAS_WORKSPACE_CONFIG.*")
@@ -34,4 +37,4 @@ def reproducible() -> Iterator[None]:
     finally:
         cudnn.deterministic, cudnn.benchmark = before
         torch.use_deterministic_algorithms(mode[0], warn_only=mode[1])
-        torch.utils.deterministic.fill_uninitialized_memory = fill
+        setattr(settings, _FILL, fill)

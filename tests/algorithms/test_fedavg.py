@@ -48,10 +48,3 @@ def test_weights_are_those_of_the_cohort(weighting: str, momentum: float) -> Non
         ends = [walk(x, lambda y, i=i: slope(SIZED, i, y), counts[i], SIZED.lr, momentum) for i in cohort]
         x = weights @ np.array(ends)
         np.testing.assert_allclose(reached, x, rtol=1e-13)
-
-
-def test_unequal_steps_pull_towards_the_busy() -> None:
-    """With small steps the objective is weighted by n_i K_i (here 1 and 16 of 17) instead of n_i."""
-    busy = Quadratics(**vars(P2) | {"samples": (1, 4)})
-    path, _ = busy.run(FedAvg(), 4000, weighting="samples", lr=1e-3, **BY_ONES)
-    assert path[-1, 0] == pytest.approx(16 * 3 * 4 / (1 + 16 * 3), abs=0.01)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def test_by_hand(lam: float, scaling: bool, projection: bool) -> None:
 
 def test_successive_updates_are_orthogonal() -> None:
     steps = torch.stack(train(FedDPC(lam=0.5), rounds=6)).diff(dim=0)
-    for before, after in zip(steps, steps[1:], strict=False):
+    for before, after in pairwise(steps):
         assert abs(torch.nn.functional.cosine_similarity(before, after, dim=0)) < 1e-12
 
 

@@ -65,7 +65,8 @@ def test_the_control_is_the_mean_of_all_in_every_round(option: str) -> None:
     assert run._server["ControlVariates"]["control"]["4.bias"].abs().max() > 0
 
 
-def test_two_rounds_of_a_partial_cohort_by_hand() -> None:
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_two_rounds_of_a_partial_cohort_by_hand(option: str) -> None:
     """The low coordinate is plain; the high one is corrected, and c is divided by everybody."""
     a, b, lr = SEPARABLE.a, SEPARABLE.b, 0.05
     x = np.ones(2)
@@ -77,10 +78,11 @@ def test_two_rounds_of_a_partial_cohort_by_hand() -> None:
         return y
 
     first = trained(0, np.zeros(2))
-    c = np.array([0, (x - first)[1] / (3 * lr)]) / 2
+    slope = a[0] * (x - b[0]) if option == "I" else (x - first) / (3 * lr)
+    c = np.array([0, slope[1]]) / 2
     x = first
     second = trained(1, c)
-    np.testing.assert_allclose(settle(FedPVR(1), 2, cohort=[[0], [1]]), second, rtol=1e-12)
+    np.testing.assert_allclose(settle(FedPVR(1, option), 2, cohort=[[0], [1]]), second, rtol=1e-12)
 
 
 def test_the_default_fits_models_of_one_layer() -> None:

@@ -29,8 +29,8 @@ class AdaptiveBias(Correction):
         return {"average": model}
 
     def client(self, model: Tree) -> State:
-        device = next(iter(model.values())).device
-        return {"bias": tree.zeros(model), "last": torch.zeros((), dtype=torch.int64, device=device)}
+        never = next(iter(model.values())).new_zeros((), dtype=torch.int64)
+        return {"bias": tree.zeros(model), "last": never}
 
     def step(self, grad: Tree, client: State, at: At) -> tuple[Tree, State]:
         return tree.sub(grad, client["bias"]), client

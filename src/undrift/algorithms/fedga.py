@@ -49,7 +49,7 @@ class StaleAlignment(Correction):
         return {"direction": tree.zeros(model)}
 
     def client(self, model: Tree) -> State:
-        return {"direction": tree.zeros(model), "seen": torch.zeros((), dtype=next(iter(model.values())).dtype)}
+        return {"direction": tree.zeros(model), "seen": next(iter(model.values())).new_zeros(())}
 
     def broadcast(self, server: State, model: Tree) -> Message:
         return server

@@ -32,7 +32,7 @@ class LocalAverageControl(Correction):
 
     def client(self, model: Tree) -> State:
         table = {k: v.new_zeros(self.partitions, *v.shape) for k, v in model.items()}  # s_m
-        return {"table": table, "turn": torch.zeros((), dtype=torch.int64, device=next(iter(model.values())).device)}
+        return {"table": table, "turn": next(iter(model.values())).new_zeros((), dtype=torch.int64)}
 
     def broadcast(self, server: State, model: Tree) -> Message:
         return server
@@ -81,7 +81,7 @@ class LoSAC(Algorithm):
     """LoSAC (reconstructed): every local step refreshes the client's estimate of everybody's gradient.
 
     Paper:
-        Chen, Li, Huang, Wang, Liu. LoSAC: an efficient local stochastic average control method for federated
+        Chen, Wang, Yao, Li, Jin, Yang. LoSAC: an efficient local stochastic average control method for federated
         optimization. ACM TKDD 2023. Reconstructed from its abstract and from descriptions in other papers; results
         should be labelled so.
     Idea:

@@ -365,11 +365,11 @@ class MAFSVRG(_Grouping):
         the history.
     Pitfalls:
         Traffic: 4 models down and 3 up until round T, then 2 G + 2 down and 2 G + 1 up (without acceleration 3 and 2,
-        then G + 2 and G + 1), in three exchanges, and 2 G full passes. The rate is η/n_i, as in FSVRG, so that `lr` is of
-        the order of a client's samples. α₀ is a step per parameter: gradients of any size move the model by about α₀ a
-        round. A cohort much larger than G is needed to group well: models are moved into the plane of the cohort's, and
-        of one client or of equal ones they all coincide. A model that nobody prefers is not trained and may be left
-        behind for good; look at ``run.evaluate()``. BatchNorm statistics are those of all models together.
+        then G + 2 and G + 1), in three exchanges, and 2 G full passes. The rate is η/n_i, as in FSVRG: `lr` is of the
+        order of a client's samples. α₀ is a step per parameter: gradients of any size move the model by about α₀ a
+        round. A cohort much larger than G is needed to group well: models are moved into the plane of the cohort's,
+        and of one client or of equal ones they all coincide. A model that nobody prefers is not trained and may be
+        left behind for good; look at ``run.evaluate()``. BatchNorm statistics are those of all models together.
     Elsewhere:
         The paper prints the start of the centres without the centring that its last line adds back (Eq. 39), and
         besides √(1 − β₂^r) the factor (1 − β₁)/√(1 − β₂) of moments that are not normalised (Eq. 64), with which the

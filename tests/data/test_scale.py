@@ -1,0 +1,64 @@
+"""A million clients cost what their samples cost, and a round what its cohort costs."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import undrift as ud
+from undrift import random
+from undrift.data.batches import Schedule, plan
+from undrift.data.partition import by_owner, owners
+
+MANY = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def tiny() -> ud.FederatedData:
+    sizes = np.random.default_rng(0).integers(1, 4, MANY)
+    count = int(sizes.sum())
+    y = np.arange(count) % 3
+    return ud.FederatedData.from_rows(np.zeros((count, 2), np.float32), y, np.arange(count), sizes, classes=3)
+
+
+def test_a_million_clients_are_a_few_arrays(tiny: ud.FederatedData) -> None:
+    assert len(tiny) == MANY
+    x, y = tiny.client(MANY - 1)
+    assert len(x) == len(y) == tiny.sizes[-1]
+    held = tiny.hold_out(0.3)
+    assert len(held) == MANY
+    assert held.sizes.min() == 1
+
+
+def test_a_round_takes_memory_for_its_cohort_only(tiny: ud.FederatedData) -> None:
+    """An array over all clients would be a megabyte at least (numpy tells tracemalloc what it takes)."""
+    run = ud.simulate("scaffold", "softmax", tiny, rounds=3, cohort=20, batch_size=2, callbacks=[lambda r, run: True])
+    assert run.rounds == 1
+    tracemalloc.start()
+    try:
+        run.advance()
+        run.advance()
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < MANY / 2
+
+
+def test_plans_do_not_depend_on_the_others(tiny: ud.FederatedData) -> None:
+    """The same clients in a federation of a hundred have the same batches, but for where their rows lie."""
+    few = ud.FederatedData.from_rows(
+        tiny.x[: tiny.offsets[100]], tiny.y[: tiny.offsets[100]], tiny.rows[: tiny.offsets[100]], tiny.sizes[:100]
+    )
+    ids = random.sample(0, 1, 100, 10).numpy()
+    plans = [plan(data, ids, Schedule(2, 2, None), 0, 1, few.x.device) for data in (tiny, few)]
+    assert bool((plans[0].rows == plans[1].rows).all())
+
+
+def test_partition_of_a_million_users() -> None:
+    users = np.random.default_rng(0).integers(0, 300_000, MANY)
+    rows, sizes = by_owner(owners("natural,min=3", users, users=users))
+    kept = np.bincount(users)
+    assert len(sizes) == (kept >= 3).sum()
+    assert sizes.sum() == len(rows) == kept[kept >= 3].sum()
