@@ -81,6 +81,11 @@ def test_a_client_does_not_depend_on_its_company(sizes: list[int], batch: int | 
         assert batches(alone, 0) == batches(all_of_them, client)
 
 
+def test_every_epoch_has_its_own_order() -> None:
+    mine = batches(planned([12], Schedule(12, 2, None)), 0)
+    assert mine[0] != mine[1]
+
+
 def test_padding_repeats_the_client_s_own_rows() -> None:
     sizes = [7, 2, 5]
     data, out = federation(sizes), planned(sizes, Schedule(3, 1, None))

@@ -195,15 +195,20 @@ def test_dropout_drops_anew_in_every_step_round_and_client() -> None:
             return F.dropout(x.new_ones(len(x), 64), 0.5, self.training) * self.weight
 
     data = [(torch.zeros(1, 1, dtype=torch.float64), torch.zeros(1))] * 2
-    masks = []
-    for rounds, cohort in ((1, [[0]]), (1, [[1]]), (2, [[0], [0]])):
+    moved = {}
+    for name, cohort, steps in (
+        ("plain", [[0]], 1),
+        ("client", [[1]], 1),
+        ("step", [[0]], 2),
+        ("round", [[0], [0]], 1),
+    ):
         run = ud.simulate(
-            "fedavg", Kept(), data, rounds=rounds, cohort=cohort, steps=1, lr=1.0, loss=lambda o, t: o.sum(1)
+            "fedavg", Kept(), data, rounds=len(cohort), cohort=cohort, steps=steps, lr=1.0, loss=lambda o, t: o.sum(1)
         )
-        masks.append(run.parameters["weight"] != 0)
-    assert all(16 < int(m.sum()) < 60 for m in masks)
-    assert not torch.equal(masks[0], masks[1])
-    assert not torch.equal(masks[0], masks[2])
+        moved[name] = run.parameters["weight"] != 0
+    assert all(16 < int(m.sum()) < 60 for m in moved.values())
+    for name in ("client", "step", "round"):
+        assert not torch.equal(moved["plain"], moved[name])
 
 
 class TestOneClientIsPlainTraining:

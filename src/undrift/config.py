@@ -150,7 +150,9 @@ def algorithm_section(text: str) -> dict[str, Any]:
 
 
 def _keywords(call: ast.expr) -> dict[str, Any]:
-    if not isinstance(call, ast.Call) or call.args or any(keyword.arg is None for keyword in call.keywords):
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        raise ValueError
+    if call.args or any(keyword.arg is None for keyword in call.keywords):
         raise ValueError
     return {str(keyword.arg): _literal(keyword.value) for keyword in call.keywords}
 

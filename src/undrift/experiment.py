@@ -334,6 +334,8 @@ def _fit_classes(output: Tensor, data: FederatedData, test: tuple[Tensor, Tensor
                 f"must return [samples, {'positions, ' if y.ndim == 2 else ''}classes], got {tuple(output.shape)}"
             )
         predicted = y if y.ndim == 1 else y[y != IGNORED]
+        if not len(predicted):
+            raise ValueError(f"all {what}targets are {IGNORED}, which means that nothing is to be predicted")
         low, high, classes = int(predicted.min()), int(predicted.max()), output.shape[-1]
         if low < 0 or high >= classes:
             raise ValueError(

@@ -64,9 +64,7 @@ class Page:
         kept += [f"{_models(each)} per client"] if each else []
         return {
             "A client keeps": _models(self.cost.client),
-            "The server keeps besides the model": " and ".join(
-                kept + ([f"{_models(each)} per client"] if each else [])
-            ),
+            "The server keeps besides the model": " and ".join(kept),
             "A client receives in a round": _models(self.cost.down),
             "A client sends in a round": _models(self.cost.up),
             "Exchanges in a round": str(self.cost.exchanges),

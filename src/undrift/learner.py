@@ -39,14 +39,17 @@ IGNORED = -100  # the target of a position that is not to be predicted: padding 
 
 
 def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    """Cross-entropy, one value per sample; outputs [B, C] or, a mean over positions, [B, T, C].
+    """Cross-entropy, one value per sample; outputs [B, C] or, a mean over positions not `IGNORED`, [B, T, C].
 
     Written out, because `F.cross_entropy` takes a slow path under `vmap`; the comparison stands for a gather, whose
     derivative has no reproducible kernel on a GPU.
     """
     chosen = torch.arange(output.shape[-1], device=output.device) == target[..., None]
     values = torch.logsumexp(output, -1) - (output * chosen).sum(-1)
-    return values if values.ndim == 1 else values.flatten(1).mean(1)
+    if values.ndim == 1:
+        return values
+    predicted = (target != IGNORED).flatten(1)
+    return (values.flatten(1) * predicted).sum(1) / predicted.sum(1).clamp_min(1)
 
 
 class Learner:

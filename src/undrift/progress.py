@@ -51,10 +51,10 @@ def together(label: str, rounds: int) -> Iterator[None]:
 @contextmanager
 def meter(label: str, rounds: int) -> Iterator[Tick]:
     """Yields ``tick(rounds done, row of the last round)``."""
-    if not sys.stderr.isatty():
+    whole = _whole.get()
+    if whole is None and not sys.stderr.isatty():
         yield lambda done, row: None
         return
-    whole = _whole.get()
     with _display() if whole is None else nullcontext(whole.progress) as progress:
         bar, before = progress.add_task(label, total=rounds, figures=""), 0
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import hub_files
@@ -45,9 +42,8 @@ def test_json(here: Path) -> None:
     got = json.loads(undrift("data", "get", "mnist", "--from", "files", "--json"))
     assert got["arrays"]["test_y"]["shape"] == [20]
     assert got["path"] == str(here / "cache" / "mnist")
-    shown = json.loads(
-        undrift("data", "show", "--partition", "classes:1", "--clients", "10", "--out", "p.png", "--json")
-    )
+    options = ("--partition", "classes:1", "--clients", "10", "--out", "p.png", "--json")
+    shown = json.loads(undrift("data", "show", *options))
     assert shown["data"] == "digits"
     assert shown["per_client"]["classes"] == {"min": 1, "mean": 1, "max": 1}
     assert shown["pictures"] == ["p.png"]
@@ -65,13 +61,7 @@ def test_json(here: Path) -> None:
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_two(words: list[str], message: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", "from undrift.cli import main; main()", "data", *words],
-        capture_output=True,
-        text=True,
-        env=os.environ,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    result = CliRunner().invoke(app, ["data", *words])
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,7 @@ class Dataset:
     ids=["arrays", "pillow", "encoded", "frame", "arrow"],
 )
 def test_from_any_table(dataset: Any) -> None:
-    expected = ud.FederatedData(PICTURES, Y, [np.flatnonzero(USERS == name) for name in ("ann", "bob")])
+    expected = ud.FederatedData(PICTURES, Y, [np.flatnonzero(name == USERS) for name in ("ann", "bob")])
     assert same(ud.FederatedData.from_hub(dataset, "natural", x="img", user="user"), expected)
     split = ud.FederatedData.from_hub(dataset, "classes:1", 3, x="img", test=dataset, normalise=([0.5] * 3, [0.2] * 3))
     assert [len(set(split.client(i)[1].tolist())) for i in range(3)] == [1, 1, 1]
@@ -238,7 +239,7 @@ def test_figures_order_partitions() -> None:
         heterogeneity(ud.data.load("digits", scheme, 20))[["jensen_shannon", "earth_mover"]].mean()
         for scheme in ("iid", "dirichlet:1", "dirichlet:0.1", "dirichlet-client:0")
     ]
-    for less, more in zip(means, means[1:], strict=False):
+    for less, more in pairwise(means):
         assert (less < more).all()
 
 

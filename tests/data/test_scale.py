@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch.overrides import TorchFunctionMode
 
 import undrift as ud
 from undrift import random
@@ -32,18 +35,34 @@ def test_a_million_clients_are_a_few_arrays(tiny: ud.FederatedData) -> None:
     assert held.sizes.min() == 1
 
 
+class Largest(TorchFunctionMode):
+    """Notes the largest tensor that any function returns, but for the federation's own."""
+
+    def __init__(self, data: ud.FederatedData) -> None:
+        super().__init__()
+        self.numel, self.own = 0, {data.x.numel(), data.y.numel()}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and torch.numel(result) not in self.own:
+            self.numel = max(self.numel, torch.numel(result))
+        return result
+
+
 def test_a_round_takes_memory_for_its_cohort_only(tiny: ud.FederatedData) -> None:
     """An array over all clients would be a megabyte at least (numpy tells tracemalloc what it takes)."""
     run = ud.simulate("scaffold", "softmax", tiny, rounds=3, cohort=20, batch_size=2, callbacks=[lambda r, run: True])
     assert run.rounds == 1
     tracemalloc.start()
     try:
-        run.advance()
+        with Largest(tiny) as largest:
+            run.advance()
         run.advance()
         most = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert most < MANY / 2
+    assert 100 < largest.numel < 10_000
 
 
 def test_plans_do_not_depend_on_the_others(tiny: ud.FederatedData) -> None:
