@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.stamp
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types lock clean
+.PHONY: help setup demo test lint format types docs lock clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ format: setup ## Fix what ruff can fix, and format
 
 types: setup ## Type-check the library
 	$(BIN)/mypy
+
+docs: setup ## Write the page of every algorithm
+	$(BIN)/python docs/pages.py
 
 lock: ## Rewrite constraints.txt from a fresh environment
 	@set -e; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \

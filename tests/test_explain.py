@@ -47,7 +47,6 @@ B = NORMALISATION / (4 * LAYER + NORMALISATION)
         ("ghb", 0, 10, 2, 1, 1),
         ("fedhbm", 1, 0, 1, 1, 1),
         ("fedpmvr", V, 0, 1, 1, 1),
-        ("mafsvrg", 0, 15, 10, 9, 3),  # with four models, and two moments of each
     ],
 )
 def test_costs(name: str, client: float, server: float, down: float, up: float, exchanges: int) -> None:
@@ -59,6 +58,11 @@ def test_costs(name: str, client: float, server: float, down: float, up: float, 
     assert cost.up == pytest.approx(up, abs=scalars)
     assert cost.exchanges == exchanges
     assert cost.stateless == (client == 0)
+
+
+def test_traffic_is_measured_when_it_is_steady() -> None:
+    cost = explain.page("mafsvrg").cost  # G models from the fifth round on: 2 G + 2 down, 2 G + 1 up
+    assert (explain.sizes(cost.down), explain.sizes(cost.up)) == ("10", "9")
 
 
 def test_ledgers_are_counted_per_client() -> None:

@@ -300,3 +300,24 @@ def test_compare_uses_the_same_seeds_for_all(tmp_path: Path) -> None:
 
 def test_repr_says_what_it_is() -> None:
     assert repr(run(cohort=2)).startswith("Run(FedAvg(), 4 rounds, accuracy 0.")
+
+
+def test_numpy_numbers_are_numbers(tmp_path: Path) -> None:
+    data, model = classified(), mlp()
+    given = {"rounds": np.int64(3), "lr": np.float32(0.5), "seed": np.int64(1), "batch_size": np.int32(4)}
+    plain = {"rounds": 3, "lr": 0.5, "seed": 1, "batch_size": 4}
+    lists = np.array([[0, 2], [1, 2], [0, 1]])
+    first = ud.simulate("fedavg", model, data, cohort=lists, out=tmp_path / "run", **given)
+    second = ud.simulate("fedavg", model, data, cohort=lists.tolist(), **plain)
+    assert all(torch.equal(v, second.parameters[k]) for k, v in first.parameters.items())
+
+
+def test_what_a_callback_does_to_the_parameters_does_not_reach_the_run() -> None:
+    def vandal(row: dict[str, Any], run: ud.Run) -> None:
+        for value in run.parameters.values():
+            value.zero_()
+
+    data, model = classified(), mlp()
+    spoiled = ud.simulate("fedavg", model, data, rounds=3, callbacks=[vandal])
+    sound = ud.simulate("fedavg", model, data, rounds=3)
+    assert all(torch.equal(v, sound.parameters[k]) for k, v in spoiled.parameters.items())

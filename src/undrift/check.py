@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import numbers
 from collections.abc import Iterable
 from typing import Any
 
@@ -36,15 +37,16 @@ def number(
     open_high: bool = False,
 ) -> None:
     """A finite real number in an interval (closed unless said otherwise)."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, got {value!r}")
-    inside = (value > low if open_low else value >= low) and (value < high if open_high else value <= high)
-    if not math.isfinite(value) or not inside:
+    given = float(value)
+    inside = (given > low if open_low else given >= low) and (given < high if open_high else given <= high)
+    if not math.isfinite(given) or not inside:
         raise ValueError(f"{name} must be {_interval(low, high, open_low, open_high)}, got {value!r}")
 
 
 def integer(name: str, value: Any, low: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be a whole number, got {value!r}")
     if value < low:
         raise ValueError(f"{name} must be at least {low}, got {value}")

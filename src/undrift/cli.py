@@ -298,7 +298,8 @@ def list_(
         _print_algorithms(rows)
     notes = {
         Topic.ALGORITHMS: "Sizes are in models, measured: what a client keeps, what the server keeps besides the model "
-        "(N: for every client), and what a client receives and sends in a round. More: undrift explain NAME",
+        "(N: for every client), what a client receives and sends in a round, the gradients of a local step, and "
+        "further passes over the samples. More: undrift explain NAME",
         Topic.DATASETS: "",
         Topic.MODELS: "",
         Topic.PARTITIONS: "A number follows a colon, a least number of samples a comma: "
@@ -320,10 +321,10 @@ def explain(name: Annotated[str, typer.Argument(metavar="NAME", hidden=True)]) -
         if heading == "Equations":
             _print_equations(text)
         else:
-            _console().print(Padding(Text(flowing(text)), (0, 0, 0, 2)))
+            _console().print(Padding(Text(flowing(text)), (0, 0, 0, 2), expand=False))
     _say("\n[bold]Options[/]")
     _print_pairs({name: repr(default) for name, default in found.options.items()})
-    _console().print(Padding(found.weighted, (0, 0, 0, 2)))
+    _console().print(Padding(found.weighted, (0, 0, 0, 2), expand=False))
     _say("\n[bold]Cost[/] [dim]measured, in sizes of a model of four equal layers[/]")
     _print_pairs(found.costs)
 
@@ -408,7 +409,7 @@ def _show_comparison(comparison: Comparison, home: Path, title: str, as_json: bo
     sentence = headline(comparison.records, comparison.target)
     table = comparison.table()
     if as_json:
-        rows = json.loads(table.to_json(orient="records"))
+        rows = json.loads(table.to_json(orient="records", double_precision=15))
         places = {"out": str(home), "report": str(page)}
         _print_json({"headline": sentence, "target": table.attrs["target"], "table": rows, **places})
     else:
@@ -512,6 +513,8 @@ def _algorithms() -> list[dict[str, Any]]:
                 "server_state_per_client": round(cost.server_per_client, 2),
                 "down": round(cost.down, 2),
                 "up": round(cost.up, 2),
+                "gradients": round(cost.gradients, 2),
+                "passes": round(cost.passes, 2),
                 "stateless": cost.stateless,
                 "title": found.title,
             }
@@ -555,11 +558,14 @@ def _print_algorithms(rows: list[dict[str, Any]]) -> None:
             server(row),
             sizes(row["down"]),
             sizes(row["up"]),
+            sizes(row["gradients"]),
+            sizes(row["passes"]),
             Text(row["title"], no_wrap=True, overflow="ellipsis"),
         ]
         for row in rows
     ]
-    _print_table(["Name", "Year", "Client", "Server", "Down", "Up", "About"], cells, numbers=range(2, 6))
+    headings = ["Name", "Year", "Client", "Server", "Down", "Up", "Grads", "Passes", "About"]
+    _print_table(headings, cells, numbers=range(2, 8))
 
 
 # Printing
@@ -604,7 +610,7 @@ def _print_pairs(pairs: dict[str, str]) -> None:
     grid = Table.grid(padding=(0, 2, 0, 0))
     for what, how in pairs.items():
         grid.add_row(Text(what), Text(how))
-    _console().print(Padding(grid, (0, 0, 0, 2)))
+    _console().print(Padding(grid, (0, 0, 0, 2), expand=False))
 
 
 def _print_equations(text: str) -> None:

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 import torch
 import torch.utils.deterministic as settings  # a module with properties, which type checkers do not see
 
-
 _FILL = "fill_uninitialized_memory"
 
 

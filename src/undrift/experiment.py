@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,8 @@ class Options:
     buffers: str = "averaged"
 
     def __post_init__(self) -> None:
+        for option in fields(self):
+            object.__setattr__(self, option.name, _plain(getattr(self, option.name)))
         check.integer("rounds", self.rounds, 1)
         check.integer("epochs", self.epochs, 1)
         if self.steps is not None:
@@ -83,6 +85,13 @@ class Options:
         if self.dtype is not None:
             check.choice("dtype", self.dtype, _DTYPES)
         optimizer(self.optimizer, self.momentum)
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers and arrays as Python's, which JSON can store."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    return [_plain(v) for v in value] if isinstance(value, list | tuple) else value
 
 
 @dataclass(frozen=True)

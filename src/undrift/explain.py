@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import inspect
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from undrift import algorithms, tree
 from undrift.algorithm import Algorithm
 from undrift.data import FederatedData
 from undrift.experiment import Options, prepare
+from undrift.learner import cross_entropy
 from undrift.rounds import play
 from undrift.states import ClientStates
 
 SECTIONS = ("Paper", "Idea", "Equations", "Use", "Pitfalls", "Elsewhere")
+_SAMPLES = 4  # of a client on which costs are measured, all of them in every batch
 _WIDTH = 20  # of the layers of the model on which costs are measured
 _ROUNDS = 6  # after which traffic is steady: some algorithms begin with a simpler form
 
@@ -32,6 +34,8 @@ class Cost:
     down: float
     up: float
     exchanges: int  # times that server and clients wait for each other in a round
+    gradients: float  # that a local step takes
+    passes: float  # over all of a client's samples in a round, besides the steps
     stateless: bool  # clients keep nothing
 
 
@@ -68,6 +72,8 @@ class Page:
             "A client receives in a round": _models(self.cost.down),
             "A client sends in a round": _models(self.cost.up),
             "Exchanges in a round": str(self.cost.exchanges),
+            "Gradients in a local step": sizes(self.cost.gradients),
+            "Further passes over a client's samples in a round": sizes(self.cost.passes),
         }
 
 
@@ -100,16 +106,34 @@ def flowing(text: str) -> str:
 
 
 def measure(algorithm: Algorithm) -> Cost:
-    """Let one of the four clients of a tiny federation take a step in every round, and weigh what is kept and sent."""
+    """Let one of the four clients of a tiny federation train in every round, and weigh what is kept and sent.
+
+    Looks at samples are counted with one local step and with two: the difference is what a step takes.
+    """
+    cost, one = _trial(algorithm, steps=1)
+    _, two = _trial(algorithm, steps=2)
+    return replace(cost, gradients=two - one, passes=2 * one - two)
+
+
+def _trial(algorithm: Algorithm, steps: int) -> tuple[Cost, float]:
+    """What is kept and sent, and how often a client looked at its samples in the last round."""
     noise = torch.Generator().manual_seed(0)
-    clients = [(torch.randn(4, _WIDTH, generator=noise), torch.arange(4)) for _ in range(4)]
-    options = Options(rounds=_ROUNDS, cohort=1, steps=1, engine="sequential", device="cpu")
-    experiment = prepare(algorithm, _four_layers(), FederatedData.from_clients(clients), None, None, None, options)
+    clients = [(torch.randn(_SAMPLES, _WIDTH, generator=noise), torch.arange(_SAMPLES)) for _ in range(4)]
+    options = Options(rounds=_ROUNDS, cohort=1, steps=steps, engine="sequential", device="cpu")
+    looks = 0
+
+    def counted(output: Tensor, target: Tensor) -> Tensor:
+        nonlocal looks
+        looks += len(output)
+        return cross_entropy(output, target)
+
+    experiment = prepare(algorithm, _four_layers(), FederatedData.from_clients(clients), None, counted, None, options)
     method, learner = experiment.method, experiment.learner
     server = method.server(learner.parameters, learner.buffers)
     states = ClientStates(method.client(learner.parameters, learner.buffers))
     ledger = ClientStates(method.ledger(learner.parameters))
     for number in range(1, _ROUNDS + 1):
+        looks = 0
         played = play(experiment, server, states, ledger, number)
         server = played.server
         states.scatter(played.ids, played.clients)
@@ -117,15 +141,18 @@ def measure(algorithm: Algorithm) -> Cost:
 
     model = tree.nbytes(learner.parameters)
     count = len(played.ids)
-    return Cost(
+    cost = Cost(
         client=tree.nbytes(states.initial) / model,
         server=tree.nbytes(server) / model - 1,
         server_per_client=tree.nbytes(ledger.initial) / model,
         down=played.bytes_down / count / model,
         up=played.bytes_up / count / model,
         exchanges=len(method.phases),
+        gradients=0,
+        passes=0,
         stateless=not states.initial,
     )
+    return cost, looks / count / _SAMPLES
 
 
 def _four_layers() -> nn.Module:

@@ -83,12 +83,12 @@ class Run:
     @property
     def models(self) -> list[Tree]:
         """All the server's models, for algorithms that keep several."""
-        return [dict(model) for model in self._experiment.method.models(self._server)]
+        return [_copied(model) for model in self._experiment.method.models(self._server)]
 
     @property
     def buffers(self) -> Tree:
         """The server's buffers (BatchNorm statistics and the like), where they are averaged."""
-        return dict(self._experiment.method.buffers(self._server))
+        return _copied(self._experiment.method.buffers(self._server))
 
     @property
     def rounds(self) -> int:
@@ -263,6 +263,11 @@ class Run:
         self._ledger.restore(memory.get("ledger", {}))
         self._rows = self._directory.rewind(number)
         self._checkpoint = self._directory.checkpoint(number)
+
+
+def _copied(tree: Tree) -> Tree:
+    """What callers may change without changing the run."""
+    return {k: v.clone() for k, v in tree.items()}
 
 
 def history_frame(rows: list[dict[str, Any]]) -> pd.DataFrame:

@@ -33,7 +33,7 @@ def load(
     """
     scheme = partition or default_partition(name)
     if name == "digits":
-        data = _digits(scheme, clients or 40, seed)
+        data = _digits(scheme, 40 if clients is None else clients, seed)
     else:
         data = _cached(name, CATALOGUE[name], scheme, clients, seed, normalise)
     if test_share:
@@ -99,7 +99,7 @@ def _cached(
     arrays = cache.arrays(name)
     natural = parse(scheme).name == "natural"
     users = arrays.get("train_user")
-    owner = owners(scheme, arrays["train_y"], clients if clients or natural else _CLIENTS, seed, users)
+    owner = owners(scheme, arrays["train_y"], _CLIENTS if clients is None and not natural else clients, seed, users)
     rows, sizes = by_owner(owner)
     content = description.content
     data = FederatedData.from_rows(
