@@ -92,7 +92,7 @@ def test_run_is_simulate(undrift: Undrift) -> None:
     assert summary["accuracy"] == history["accuracy"].iloc[-1]
     assert summary["loss"] == history["loss"].iloc[-1]
     assert summary["bytes_up"] == history["bytes_up"].sum()
-    assert summary["label"] == "FedProx(mu=0.1)" or summary["label"] == "FedProx(mu=5.0)"
+    assert summary["label"] == "FedProx(mu=0.1)"
     assert (summary["rounds"], summary["seed"], summary["diverged"]) == (3, 3, False)
     assert summary["engine_reason"]
     assert (summary["out"], summary["report"]) == ("x", str(Path("x", "report.html")))
@@ -222,7 +222,7 @@ def test_compare_as_json(undrift: Undrift) -> None:
     assert content["table"][0]["accuracy_std"] is None, "one seed has no spread"
     assert content["table"][1]["traffic"] == 2 * content["table"][0]["traffic"]
     assert content["headline"]
-    assert content["target"] == content["table"][0]["accuracy"]
+    assert content["target"] == pytest.approx(content["table"][0]["accuracy"])
     assert (content["out"], content["report"]) == ("x", str(Path("x", "report.html")))
 
 
@@ -379,7 +379,7 @@ def test_report_refuses(undrift: Undrift) -> None:
 def test_list_algorithms(undrift: Undrift) -> None:
     rows = {row["name"]: row for row in json.loads(undrift("list", "algorithms", "--json").stdout)}
     assert list(rows) == list(ud.algorithms.available())
-    assert rows["scaffold"] == {
+    expected = {
         "name": "scaffold",
         "year": 2020,
         "client_state": 1.0,
@@ -390,8 +390,9 @@ def test_list_algorithms(undrift: Undrift) -> None:
         "stateless": False,
         "title": "Every client's steps are corrected by the difference between its slope and everybody's.",
     }
+    assert rows["scaffold"] == rows["scaffold"] | expected
     shown = undrift("list", "algorithms").stdout
-    assert re.search(r"^scaffold +2020 +1 +1 +2 +2  Every client's steps .*everybody's\. *$", shown, re.MULTILINE)
+    assert re.search(r"^scaffold +2020 +1 +1 +2 +2 .* Every client's steps .*everybody's\. *$", shown, re.MULTILINE)
     assert re.search(r"^fedvarp +2022 +– +1 \+ N +1 +1 ", shown, re.MULTILINE)
 
 
@@ -416,9 +417,9 @@ def test_explain(undrift: Undrift) -> None:
         "  y ← y − η g_i(y) + (β C / J_i)(y − a_i),  C = |S|/N,  J_i local steps\n",
         "\nPitfalls\n",
         "  beta      1.0",
-        "A client keeps                      1 model",
     ):
         assert text in shown
+    assert re.search("  A client keeps +1 model", shown)
     refused(undrift("explain", "fedhb"), "did you mean 'fedhbm'?")
 
 

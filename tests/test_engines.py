@@ -373,3 +373,44 @@ class TestChoice:
     def test_a_wrong_chunk_is_refused(self, engine: str) -> None:
         with pytest.raises(ValueError, match="'batched:16'"):
             simulate(seeded(mlp), vectors(), engine)
+
+
+class TestWorkers:
+    """Clients side by side in threads: the numbers of one thread, whatever the model keeps in itself."""
+
+    @pytest.mark.parametrize("name", ["fedavg", "scaffold", "moon"])
+    def test_any_number_of_workers_gives_the_same_bits(self, name: str) -> None:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            runs = []
+            for workers in (1, 2, 3):
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(torch, "get_num_threads", lambda workers=workers: workers)
+                    runs.append(simulate_images(name))
+                assert runs[-1]._experiment.engine == Sequential(workers)
+        finally:
+            torch.set_num_threads(threads)
+        for other in runs[1:]:
+            assert all(torch.equal(v, other.parameters[k]) for k, v in runs[0].parameters.items())
+
+    def test_an_error_in_a_worker_reaches_the_caller(self) -> None:
+        def spoilt(output: Tensor, target: Tensor) -> Tensor:
+            if torch.is_grad_enabled():
+                raise RuntimeError("spoilt")
+            return output.sum(1)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch, "get_num_threads", lambda: 2)
+            with pytest.raises(RuntimeError, match="spoilt"):
+                simulate_images("fedavg", loss=spoilt)
+
+
+def simulate_images(name: str, **options: Any) -> ud.Run:
+    """A network with a convolution, batch normalisation and dropout on seven unequal clients."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Dropout(0.2), nn.Flatten(), nn.Linear(108, 4)
+    )
+    data = [(torch.randn(n, 1, 8, 8), torch.randint(4, (n,))) for n in (5, 9, 3, 8, 6, 7, 4)]
+    return ud.simulate(name, model, data, rounds=3, batch_size=4, lr=0.1, **options)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from undrift.run import Run
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
+_WIDE = 100  # columns of a terminal that has room for more than the essentials
 
 
 class Commands(TyperGroup):
@@ -291,22 +292,13 @@ def list_(
     if as_json:
         _print_json(rows)
         return
-    if topic is not Topic.ALGORITHMS:
-        headings = {"name": "Name", "here": "Here", "about": "About"}
-        _print_table([headings[key] for key in rows[0]], [[_cell(value) for value in row.values()] for row in rows])
-    else:
+    if topic is Topic.ALGORITHMS:
         _print_algorithms(rows)
-    notes = {
-        Topic.ALGORITHMS: "Sizes are in models, measured: what a client keeps, what the server keeps besides the model "
-        "(N: for every client), what a client receives and sends in a round, the gradients of a local step, and "
-        "further passes over the samples. More: undrift explain NAME",
-        Topic.DATASETS: "",
-        Topic.MODELS: "",
-        Topic.PARTITIONS: "A number follows a colon, a least number of samples a comma: "
-        "classes:2, dirichlet:0.1, dirichlet:0.1,min=10",
-    }
-    if notes[topic]:
-        _say(f"\n[dim]{notes[topic]}[/]")
+        return
+    headings = {"name": "Name", "here": "Here", "about": "About"}
+    _print_table([headings[key] for key in rows[0]], [[_cell(value) for value in row.values()] for row in rows])
+    if topic is Topic.PARTITIONS:
+        _say("\n[dim]A number follows a colon, a least number of samples a comma: classes:2, dirichlet:0.1,min=10[/]")
 
 
 @app.command(epilog=_epilog("undrift explain fedhbm"))
@@ -550,22 +542,31 @@ def _print_algorithms(rows: list[dict[str, Any]]) -> None:
         common, each = sizes(row["server_state"]), sizes(row["server_state_per_client"])
         return common if each == "0" else f"{common} + {'' if each == '1' else each}N"
 
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "Client": lambda row: "–" if row["stateless"] else sizes(row["client_state"]),
+        "Server": server,
+        "Down": lambda row: sizes(row["down"]),
+        "Up": lambda row: sizes(row["up"]),
+    }
+    note = (
+        "Sizes are in models, measured: what a client keeps, what the server keeps besides the model (N: for every "
+        "client), and what a client receives and sends in a round."
+    )
+    if _console().width >= _WIDE:
+        columns["Grads"] = lambda row: sizes(row["gradients"])
+        columns["Passes"] = lambda row: sizes(row["passes"])
+        note += " Grads are the gradients of a local step, passes those over all samples besides."
     cells = [
         [
             row["name"],
             str(row["year"] or "–"),
-            sizes(row["client_state"]) if not row["stateless"] else "–",
-            server(row),
-            sizes(row["down"]),
-            sizes(row["up"]),
-            sizes(row["gradients"]),
-            sizes(row["passes"]),
+            *(text(row) for text in columns.values()),
             Text(row["title"], no_wrap=True, overflow="ellipsis"),
         ]
         for row in rows
     ]
-    headings = ["Name", "Year", "Client", "Server", "Down", "Up", "Grads", "Passes", "About"]
-    _print_table(headings, cells, numbers=range(2, 8))
+    _print_table(["Name", "Year", *columns, "About"], cells, numbers=range(2, 2 + len(columns)))
+    _say(f"\n[dim]{note} More: undrift explain NAME[/]")
 
 
 # Printing

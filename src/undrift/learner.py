@@ -81,8 +81,7 @@ class Learner:
             self.normalise = mean, std
         self.draws_numbers, self.refusal = False, ""  # set by `listen`
         self.normalises = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
-        self._slots = _slots(self.module)
-        self._recurrent = [m for m in self.module.modules() if isinstance(m, nn.RNNBase)]
+        self._own(self.module)
         for name, part in self.module.named_modules():
             if isinstance(part, nn.RNNBase) and part.dropout:
                 raise ValueError(
@@ -153,17 +152,35 @@ class Learner:
         `torch.func.functional_call` does the same with care for modules that go on being used; this copy is only ever
         called here, so that plain assignments will do, at a tenth of the cost.
         """
+        self._put(tensors)
+        x = self.prepare(x)
+        if self.normalise is not None:  # here and not before, as augmentation pads raw images
+            x = (x - self.normalise[0]) / self.normalise[1]
+        output: Tensor = self.module(x)
+        return output
+
+    def _put(self, tensors: Tree) -> None:
         for name, slots in self._slots.items():
             if name in tensors:
                 for place, leaf in slots:
                     place[leaf] = tensors[name]
         for part in self._recurrent:
             part._flat_weights = [part._parameters[leaf] for leaf in part._flat_weights_names]
-        x = self.prepare(x)
-        if self.normalise is not None:  # here and not before, as augmentation pads raw images
-            x = (x - self.normalise[0]) / self.normalise[1]
-        output: Tensor = self.module(x)
-        return output
+
+    def replica(self, number: int) -> Learner:
+        """Another learner like this one, with a module of its own, for another thread; made once."""
+        while len(self._replicas) <= number:
+            self._put(self.parameters | self.buffers)
+            other = copy.copy(self)
+            other._own(copy.deepcopy(self.module))
+            self._replicas.append(other)
+        return self._replicas[number]
+
+    def _own(self, module: nn.Module) -> None:
+        self.module = module
+        self._slots = _slots(module)
+        self._recurrent = [m for m in module.modules() if isinstance(m, nn.RNNBase)]
+        self._replicas: list[Learner] = []
 
     def _training(self, mode: bool) -> None:
         if self.module.training != mode or not mode:

@@ -34,26 +34,26 @@ def choose(name: str, method: Method, work: Work) -> Choice:
     check.choice("engine", kind, NAMES)
     if count and (kind != "batched" or not count.isdigit() or int(count) < 1):
         raise ValueError(f"engine: a chunk of clients is given as in 'batched:16', got {name!r}")
+    # Tiny steps are Python's work more than PyTorch's, and threads would only wait for its lock.
+    sequential = Sequential(torch.get_num_threads() if _convolves_on_cpu(work) else 1)
     if kind == "sequential":
-        return Choice(Sequential(), "as asked")
-    if kind == "auto" and (reason := _better_alone(work)):
-        return Choice(Sequential(), reason)
+        return Choice(sequential, "as asked")
+    if kind == "auto" and _convolves_on_cpu(work):
+        return Choice(
+            sequential, f"on a CPU convolutions are faster client by client, {sequential.workers} side by side"
+        )
     engine = Batched(int(count) if count else _chunk(work))
     if obstacle := _mixing(work) or _obstacle(engine, method, work):
         if kind == "batched":
             raise ValueError(f"engine='batched' cannot train this model: {obstacle}")
-        return Choice(Sequential(), f"the model cannot be batched: {obstacle}")
+        return Choice(sequential, f"the model cannot be batched: {obstacle}")
     return Choice(engine, "as asked" if kind == "batched" else f"{engine.chunk} clients at a time")
 
 
-def _better_alone(work: Work) -> str:
-    """Why one client at a time is faster here; empty if it is not."""
-    if work.learner.device.type != "cpu":
-        return ""
-    convolutions = nn.modules.conv._ConvNd
-    if any(isinstance(part, convolutions) for part in work.learner.module.modules()):
-        return "on a CPU a convolution per client is slower batched"
-    return ""
+def _convolves_on_cpu(work: Work) -> bool:
+    convolution = nn.modules.conv._ConvNd
+    on_cpu = work.learner.device.type == "cpu"
+    return on_cpu and any(isinstance(part, convolution) for part in work.learner.module.modules())
 
 
 def _chunk(work: Work) -> int:

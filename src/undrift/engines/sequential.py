@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from torch import Tensor
 from undrift import tree
 from undrift.data.batches import Plan
 from undrift.engines.work import FULL_PASS_BLOCK, Outcome, Work
+from undrift.learner import Learner
 from undrift.protocol import Answer, Mail, Phase, State
 from undrift.random import Key
 from undrift.task import Samples, Task
@@ -23,29 +26,56 @@ _PLANNED_TOGETHER = 64  # clients whose batches are drawn in one go
 
 @dataclass(frozen=True)
 class Sequential:
+    """`workers` clients are trained side by side, each by a thread that has one core.
+
+    PyTorch lets go of Python's lock while it computes, and two clients on a core each are faster than one on two.
+    """
+
+    workers: int = 1
     name: str = "sequential"
 
     def run(self, phase: Phase, mail: Mail, states: State, work: Work) -> Outcome:
         answers: list[Answer] = []
-        with torch.no_grad():
-            for start in range(0, len(work.ids), _PLANNED_TOGETHER):
-                members = np.arange(start, min(start + _PLANNED_TOGETHER, len(work.ids)))
-                plan = work.plan(members)
-                for place, member in enumerate(members.tolist()):
-                    inbox = mail.shared | tree.row(mail.each, member)
-                    answers.append(phase.answer(inbox, tree.row(states, member), _task(work, plan, place, member)))
+        for start in range(0, len(work.ids), _PLANNED_TOGETHER):
+            members = np.arange(start, min(start + _PLANNED_TOGETHER, len(work.ids)))
+            plan = work.plan(members)
+
+            def answer(place: int, learner: Learner, plan: Plan = plan, start: int = start) -> Answer:
+                member = start + place
+                inbox = mail.shared | tree.row(mail.each, member)
+                with torch.no_grad():
+                    return phase.answer(inbox, tree.row(states, member), _task(work, learner, plan, place, member))
+
+            answers += self._all(answer, len(members), work.learner)
         return Outcome(
             tree.stack([a.reply for a in answers]),
             tree.stack([a.state for a in answers]),
             tree.stack([a.report for a in answers]),
         )
 
+    def _all(self, answer: Callable[[int, Learner], Answer], count: int, learner: Learner) -> list[Answer]:
+        """The answers of `count` clients, in their order."""
+        if self.workers == 1 or count < self.workers:
+            return [answer(place, learner) for place in range(count)]
+        idle: SimpleQueue[Learner] = SimpleQueue()
+        for number in range(self.workers):
+            idle.put(learner.replica(number))
 
-def _task(work: Work, plan: Plan, place: int, member: int) -> Task:
+        def work(place: int) -> Answer:
+            mine = idle.get()
+            try:
+                return answer(place, mine)
+            finally:
+                idle.put(mine)
+
+        with ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            return list(pool.map(work, range(count)))
+
+
+def _task(work: Work, learner: Learner, plan: Plan, place: int, member: int) -> Task:
     counts = [int(c) for c in plan.counts[place] if c]
     size = int(plan.sizes[place])
     everything = plan.everything[place, :size].split(FULL_PASS_BLOCK)
-    learner = work.learner
 
     def number(value: int) -> Tensor:
         return torch.tensor(value, dtype=learner.dtype, device=learner.device)
