@@ -106,9 +106,9 @@ def test_help_names_every_key() -> None:
     assert shown == {section: set(keys) for section, keys in config._KEYS.items()}
 
 
-def test_defaults_are_those_of_simulate() -> None:
+def test_defaults_are_those_of_simulate_but_for_the_cohort() -> None:
     recipe = config.recipe({})
-    assert recipe == config.Recipe({"name": "digits"}, "cnn", None, Options())
+    assert recipe == config.Recipe({"name": "digits"}, "cnn", None, Options(cohort=0.2))
 
 
 def test_a_partition_depends_on_the_seed() -> None:

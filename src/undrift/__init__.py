@@ -1,12 +1,16 @@
 """undrift: federated learning that holds together when clients differ."""
 
-from undrift import algorithms, data, models
-from undrift.algorithm import Algorithm
-from undrift.compare import Comparison, compare
-from undrift.data.federated import FederatedData
-from undrift.pgvc import PGVC
-from undrift.run import DivergenceError, Run
-from undrift.simulate import Interrupted, resume, simulate
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from undrift import algorithms, data, models
+    from undrift.algorithm import Algorithm
+    from undrift.comparison import Comparison, compare
+    from undrift.data.federated import FederatedData
+    from undrift.pgvc import PGVC
+    from undrift.run import DivergenceError, Run
+    from undrift.simulation import Interrupted, resume, simulate
 
 __version__ = "0.1.0"
 
@@ -25,3 +29,29 @@ __all__ = [
     "resume",
     "simulate",
 ]
+
+_HOMES = {
+    "Algorithm": "algorithm",
+    "Comparison": "comparison",
+    "compare": "comparison",
+    "FederatedData": "data.federated",
+    "PGVC": "pgvc",
+    "DivergenceError": "run",
+    "Run": "run",
+    "Interrupted": "simulation",
+    "resume": "simulation",
+    "simulate": "simulation",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Names are imported when they are first used, so that the command line's help does not wait for torch."""
+    if name in _HOMES:
+        return getattr(import_module(f"undrift.{_HOMES[name]}"), name)
+    if name in ("algorithms", "data", "models"):
+        return import_module(f"undrift.{name}")
+    raise AttributeError(f"module 'undrift' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

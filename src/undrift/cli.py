@@ -25,7 +25,7 @@ from typer.core import TyperGroup
 from undrift import data_cli
 
 if TYPE_CHECKING:
-    from undrift.compare import Comparison
+    from undrift.comparison import Comparison
     from undrift.config import Config
     from undrift.report import Column
     from undrift.run import Run
@@ -132,7 +132,7 @@ def undrift(
         ctx.get_help()
 
 
-@app.command(epilog=_epilog("undrift run -a fedhbm -m mlp --set run.cohort=0.2 --set local.lr=0.3", settings=True))
+@app.command(epilog=_epilog("undrift run -a fedhbm -m mlp --rounds 60 --set local.lr=0.3", settings=True))
 def run(
     config: ConfigFile = None,
     algorithm: Annotated[
@@ -159,7 +159,7 @@ def run(
         _example(out, as_json)
         return
     from undrift import config as configuration
-    from undrift.simulate import start
+    from undrift.simulation import start
 
     chosen = _chosen(config, data, model, partition, clients, rounds, settings, algorithm, seed)
     recipe = configuration.recipe(chosen)
@@ -177,8 +177,7 @@ def run(
 
 @app.command(
     epilog=_epilog(
-        "undrift compare -a fedavg,fedhbm --partition dirichlet:0.1 --seeds 5 \\",
-        "    --set run.cohort=0.2 --set local.lr=0.1",
+        "undrift compare -a fedavg,fedhbm --partition dirichlet:0.1 --seeds 5 --set local.lr=0.1",
         settings=True,
     )
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from undrift.compare import Comparison, compare
+from undrift.comparison import Comparison, compare
 
 ABOUT = "FedAvg and FedHBM on digits: 40 clients, two classes each, 8 of them in a round, 3 seeds."
 ALGORITHMS = ("fedavg", "fedhbm")

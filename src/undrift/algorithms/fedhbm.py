@@ -142,8 +142,9 @@ class FedHBM(Algorithm):
     Use:
         Strongly different clients that return now and then: FedAvg's traffic, one model of memory per client.
     Pitfalls:
-        Momentum grows with the distance covered since the last participation; with rare participation and a large rate
-        lower `beta`.
+        Made for partial participation: between participations a client's own drift is multiplied by e^{βC} − 1, so that
+        βC above 0.69 diverges, as β = 1 does when everyone takes part. With rare participation and a large rate lower
+        `beta`: momentum grows with the distance covered meanwhile.
     Elsewhere:
         The momentum is not multiplied by η, not clipped and not decayed; adding it to the gradient changes all three.
     """

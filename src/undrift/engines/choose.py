@@ -39,9 +39,8 @@ def choose(name: str, method: Method, work: Work) -> Choice:
     if kind == "sequential":
         return Choice(sequential, "as asked")
     if kind == "auto" and _convolves_on_cpu(work):
-        return Choice(
-            sequential, f"on a CPU convolutions are faster client by client, {sequential.workers} side by side"
-        )
+        together = f", {sequential.workers} side by side" if sequential.workers > 1 else ""
+        return Choice(sequential, f"on a CPU convolutions are faster client by client{together}")
     engine = Batched(int(count) if count else _chunk(work))
     if obstacle := _mixing(work) or _obstacle(engine, method, work):
         if kind == "batched":

@@ -23,7 +23,7 @@ from undrift.learner import SampleLoss
 from undrift.progress import together
 from undrift.report import Record
 from undrift.run import Run, history_frame
-from undrift.simulate import Callback, resume, start
+from undrift.simulation import Callback, resume, start
 from undrift.task import Augment
 
 
