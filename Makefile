@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.stamp
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types docs lock clean
+.PHONY: help setup demo test lint format types docs picture lock clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,11 @@ types: setup ## Type-check the library
 
 docs: setup ## Write the page of every algorithm
 	$(BIN)/python docs/pages.py
+
+picture: setup ## Draw the picture of the README from a fresh run of the example
+	@rm -rf runs/picture
+	$(BIN)/undrift run --out runs/picture
+	$(BIN)/python docs/picture.py runs/picture
 
 lock: ## Rewrite constraints.txt from a fresh environment
 	@set -e; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
