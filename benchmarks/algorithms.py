@@ -16,6 +16,7 @@ import argparse
 import json
 import statistics
 import time
+from dataclasses import fields
 
 import torch
 from rich.console import Console
@@ -39,9 +40,11 @@ class Contestant:
     """A run that plays one round at a time."""
 
     def __init__(self, algorithm: str, count: int, device: str | None) -> None:
-        self.seconds: list[float] = []
+        kind = ud.algorithms.find(algorithm)
+        # MA- and GA-FSVRG keep several models, at most one per client.
+        chosen = kind(models=min(4, count)) if "models" in {f.name for f in fields(kind)} else kind()
         self.run = ud.simulate(
-            algorithm, models.build("lenet-hsu", IMAGE, 10), clients(count), rounds=1, batch_size=64, device=device
+            chosen, models.build("lenet-hsu", IMAGE, 10), clients(count), rounds=1, batch_size=64, device=device
         )
 
     def play(self) -> float:

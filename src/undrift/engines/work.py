@@ -14,7 +14,7 @@ from undrift.learner import Learner
 from undrift.protocol import Mail, Message, Phase, State
 from undrift.task import Augment
 
-FULL_PASS_BLOCK = 512  # samples a client looks at together in a pass over all of its data
+FULL_PASS_BLOCK = 64  # samples a client looks at together in a pass over all of its data; larger blocks leave the cache
 
 
 @dataclass(frozen=True)
