@@ -321,7 +321,7 @@ class TestChoice:
         assert simulate(seeded(mlp), vectors(), "auto").engine.startswith("batched (")
         assert simulate(seeded(mlp), vectors(), "batched:2").engine == "batched (as asked)"
         assert simulate(seeded(cnn), images(), "auto").engine == (
-            "sequential (on a CPU convolutions are faster client by client)"
+            "sequential (on a CPU a convolution is faster client by client)"
         )
         assert simulate(seeded(mlp), vectors(), "sequential").engine == "sequential (as asked)"
 

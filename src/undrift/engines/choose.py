@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from undrift import check, tree
 from undrift.engines.batched import Batched
@@ -20,6 +21,7 @@ from undrift.random import Key
 
 NAMES = ("auto", "batched", "sequential")
 _MEMORY = {"cpu": 1 << 30, "cuda": 16 << 30}  # bytes that a chunk of clients may take
+_HEAVY = 30e6  # floating-point operations of a forward pass
 _MODEL_COPIES = 8  # parameters, gradient, update, state and temporaries of one client
 
 
@@ -34,13 +36,14 @@ def choose(name: str, method: Method, work: Work) -> Choice:
     check.choice("engine", kind, NAMES)
     if count and (kind != "batched" or not count.isdigit() or int(count) < 1):
         raise ValueError(f"engine: a chunk of clients is given as in 'batched:16', got {name!r}")
+    heavy = _heavy(work)
     # Tiny steps are Python's work more than PyTorch's, and threads would only wait for its lock.
-    sequential = Sequential(torch.get_num_threads() if _convolves_on_cpu(work) else 1)
+    sequential = Sequential(torch.get_num_threads() if heavy else 1)
     if kind == "sequential":
         return Choice(sequential, "as asked")
-    if kind == "auto" and _convolves_on_cpu(work):
+    if kind == "auto" and heavy:
         together = f", {sequential.workers} side by side" if sequential.workers > 1 else ""
-        return Choice(sequential, f"on a CPU convolutions are faster client by client{together}")
+        return Choice(sequential, f"on a CPU {heavy} is faster client by client{together}")
     engine = Batched(int(count) if count else _chunk(work))
     if obstacle := _mixing(work) or _obstacle(engine, method, work):
         if kind == "batched":
@@ -49,17 +52,31 @@ def choose(name: str, method: Method, work: Work) -> Choice:
     return Choice(engine, "as asked" if kind == "batched" else f"{engine.chunk} clients at a time")
 
 
-def _convolves_on_cpu(work: Work) -> bool:
-    convolution = nn.modules.conv._ConvNd
-    on_cpu = work.learner.device.type == "cpu"
-    return on_cpu and any(isinstance(part, convolution) for part in work.learner.module.modules())
+def _heavy(work: Work) -> str:
+    """What keeps a core busy with one client, so that batching does not pay; empty if nothing does, or on a GPU.
+
+    A convolution per client is a grouped convolution, which CPUs are slow at. Otherwise it depends on the work of a
+    batch: perceptrons of three layers were faster batched up to 20 MFLOP, and one by one from 40 MFLOP on.
+    """
+    learner = work.learner
+    if learner.device.type != "cpu":
+        return ""
+    if any(isinstance(part, nn.modules.conv._ConvNd) for part in learner.module.modules()):
+        return "a convolution"
+    with FlopCounterMode(display=False) as counter:
+        learner.outputs(learner.parameters, learner.buffers, work.x[[0, 0]])  # two, for batch normalisation
+    return "so much work" if counter.get_total_flops() / 2 * _batch(work) > _HEAVY else ""
+
+
+def _batch(work: Work) -> int:
+    """Samples in the largest batch."""
+    largest = int(work.data.sizes.max())
+    return min(work.schedule.batch_size or largest, largest)
 
 
 def _chunk(work: Work) -> int:
     """Clients whose models and activations fit the memory set aside."""
     learner = work.learner
-    largest = int(work.data.sizes.max())
-    batch = min(work.schedule.batch_size or largest, largest)
     probe = work.x[: min(2, len(work.x))]
     taken = 0
 
@@ -73,7 +90,7 @@ def _chunk(work: Work) -> int:
         learner.module.eval()
         torch.func.functional_call(learner.module, points | learner.buffers, (learner.prepare(probe),))
     model = tree.nbytes(learner.parameters)
-    activations = max(taken - model, 0) * batch // len(probe)
+    activations = max(taken - model, 0) * _batch(work) // len(probe)
     each = _MODEL_COPIES * model + 2 * activations
     return max(1, _MEMORY.get(learner.device.type, _MEMORY["cpu"]) // each)
 
