@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from undrift import report
-from undrift.report import Record
+from undrift.summary import Record, headline, summarise
 
 NAN = math.nan
 
@@ -48,7 +48,7 @@ def record(
 
 def said(records: Sequence[Record], target: float | None = None) -> str:
     """The headline, with plain spaces."""
-    return report.headline(records, target).replace("\u00a0", " ")
+    return headline(records, target).replace("\u00a0", " ")
 
 
 def page(records: Sequence[Record], **options: Any) -> str:
@@ -71,7 +71,7 @@ FEDHBM = [0.7, 0.8, 0.9, 0.95]
 
 class TestSummarise:
     def test_hand_computed(self) -> None:
-        summary = report.summarise(
+        summary = summarise(
             [
                 record("FedAvg", [0.5, 0.9, 0.7], seed=0, loss=[3, 2, 1]),
                 record("FedHBM", [0.8, 0.9, 0.9], seed=0),
@@ -111,34 +111,34 @@ class TestSummarise:
         assert math.isnan(second["accuracy_std"])
 
     def test_final_is_the_last_evaluated_round(self) -> None:
-        summary = report.summarise([record("FedAvg", [0.5, 0.6, NAN], loss=[2, 1, NAN])])
+        summary = summarise([record("FedAvg", [0.5, 0.6, NAN], loss=[2, 1, NAN])])
         assert (summary["accuracy"][0], summary["loss"][0]) == (0.6, 1)
 
     def test_a_given_target_counts_only_the_seeds_that_reach_it(self) -> None:
         runs = [record("FedAvg", [0.5, 0.9], seed=0), record("FedAvg", [0.5, 0.6], seed=1)]
-        summary = report.summarise([*runs, record("FedHBM", [0.1, 0.2])], target=0.85)
+        summary = summarise([*runs, record("FedHBM", [0.1, 0.2])], target=0.85)
         assert summary.attrs["target"] == 0.85
         assert summary.loc[0, "rounds_to_target"] == 2
         assert math.isnan(summary["rounds_to_target"][1])
 
     def test_a_method_reaches_its_own_mean_in_spite_of_rounding(self) -> None:
         runs = [record("FedAvg", [0.0, 0.1], seed=seed) for seed in range(3)]
-        assert report.summarise(runs).loc[0, "rounds_to_target"] == 2
+        assert summarise(runs).loc[0, "rounds_to_target"] == 2
 
     def test_regression_has_no_target(self) -> None:
-        summary = report.summarise([record("FedAvg", [NAN, NAN])])
+        summary = summarise([record("FedAvg", [NAN, NAN])])
         assert summary.attrs["target"] is None
         assert math.isnan(summary["accuracy"][0])
 
     def test_diverged_seeds_are_counted(self) -> None:
         runs = [record("FedAvg", [0.5, 0.1], seed=0, diverged_at=2), record("FedAvg", FEDAVG, seed=1)]
-        assert report.summarise(runs).loc[0, "diverged"] == 1
+        assert summarise(runs).loc[0, "diverged"] == 1
 
 
 class TestBadInput:
     def test_no_records(self) -> None:
         with pytest.raises(ValueError, match="at least one record, got none"):
-            report.summarise([])
+            summarise([])
 
     def test_empty_history(self) -> None:
         with pytest.raises(ValueError, match=r"'FedAvg' \(seed 3\) is empty"):
@@ -147,16 +147,16 @@ class TestBadInput:
     def test_missing_column(self) -> None:
         given = record("FedAvg", FEDAVG)
         with pytest.raises(ValueError, match=r"'FedAvg' \(seed 0\) lacks the columns seconds"):
-            report.summarise([given._replace(history=given.history.drop(columns="seconds"))])
+            summarise([given._replace(history=given.history.drop(columns="seconds"))])
 
     def test_the_same_run_twice(self) -> None:
         with pytest.raises(ValueError, match=r"both 'FedAvg' \(seed 0\)"):
-            report.summarise([record("FedAvg", FEDAVG), record("FedAvg", FEDHBM)])
+            summarise([record("FedAvg", FEDAVG), record("FedAvg", FEDHBM)])
 
     @pytest.mark.parametrize("target", [95, -0.1, NAN])
     def test_target_out_of_range(self, target: float) -> None:
         with pytest.raises(ValueError, match=f"between 0 and 1, got {target}"):
-            report.summarise([record("FedAvg", FEDAVG)], target)
+            summarise([record("FedAvg", FEDAVG)], target)
 
 
 class TestHeadline:

@@ -27,8 +27,8 @@ from undrift import data_cli
 if TYPE_CHECKING:
     from undrift.comparison import Comparison
     from undrift.config import Config
-    from undrift.report import Column
     from undrift.run import Run
+    from undrift.summary import Column
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 _WIDE = 100  # columns of a terminal that has room for more than the essentials
@@ -268,7 +268,7 @@ def report(
     The page needs no other file and no network.
     """
     from undrift import Comparison
-    from undrift.report import headline
+    from undrift.summary import headline
 
     comparison = Comparison.from_directories(directories)
     home = directories[0] if len(directories) == 1 else Path()
@@ -394,7 +394,7 @@ def _example(out: Path | None, as_json: bool) -> None:
 
 
 def _show_comparison(comparison: Comparison, home: Path, title: str, as_json: bool) -> None:
-    from undrift.report import columns, headline
+    from undrift.summary import columns, headline
 
     page = comparison.report(home / "report.html", title)
     sentence = headline(comparison.records, comparison.target)
@@ -443,7 +443,8 @@ def _train(begin: Callable[[], Run], as_json: bool) -> None:
 
 
 def _show_run(run: Run, as_json: bool) -> None:
-    from undrift.report import Record, columns, write
+    from undrift.report import write
+    from undrift.summary import Record, columns
 
     assert run.out is not None
     record = Record(run.label, run.options.seed, run.history, run.config, run.environment)

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from undrift import check, report
+from undrift import check, report, summary
 from undrift.algorithm import Algorithm
 from undrift.check import nearest
 from undrift.data import FederatedData
@@ -21,9 +21,9 @@ from undrift.directory import RunDirectory
 from undrift.experiment import Options, find_algorithm
 from undrift.learner import SampleLoss
 from undrift.progress import together
-from undrift.report import Record
 from undrift.run import Run, history_frame
 from undrift.simulation import Callback, resume, start
+from undrift.summary import Record
 from undrift.task import Augment
 
 
@@ -35,7 +35,7 @@ class Comparison:
 
     def table(self) -> pd.DataFrame:
         """A row per algorithm, means over seeds."""
-        return report.summarise(self.records, self.target)
+        return summary.summarise(self.records, self.target)
 
     def curves(self) -> pd.DataFrame:
         """A row per algorithm, seed and round."""

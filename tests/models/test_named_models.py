@@ -291,9 +291,10 @@ def test_every_model_has_a_line_that_fits_a_screen() -> None:
 def test_engines_agree_on_a_gpu(name: str) -> None:
     shape, classes = SMALL[name]
     settings: dict[str, Any] = {"rounds": 1, "steps": 1, "batch_size": 2, "lr": 0.01, "device": "cuda"}
+    settings |= {"dtype": "float64"}  # batch normalisation of two samples amplifies rounding without bound
     model, data = models.build(name, shape, classes), federation(name, (2, 2))
     alone, together, again = (
         ud.simulate("fedavg", model, data, engine=engine, **settings) for engine in ("sequential", "batched", "batched")
     )
-    assert_close(together.parameters, alone.parameters, rtol=1e-3, atol=1e-3)
+    assert_close(together.parameters, alone.parameters, rtol=1e-6, atol=1e-6)
     assert_close(again.parameters, together.parameters, rtol=0, atol=0)
