@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import undrift as ud
-from undrift import cli, config
+from undrift import cli, config, models, usual
+from undrift.data import available
 from undrift.experiment import Options
 
 EVERY_KEY = """
@@ -256,3 +257,27 @@ def test_wrong_algorithm_sections(section: dict[str, Any], message: str) -> None
     with pytest.raises(ValueError) as refusal:  # noqa: PT011  # the message is compared below
         config.labelled(section)
     assert message in str(refusal.value)
+
+
+def test_a_data_set_brings_its_usual_settings() -> None:
+    """FedHBM's for Shakespeare: 100 roles, ten a round, batches of 100, rate 1."""
+    recipe = config.recipe({"data": {"name": "shakespeare"}})
+    assert recipe.data == {"name": "shakespeare", "partition": "natural,min=2000", "clients": 100}
+    assert recipe.model == "char-lstm"
+    assert recipe.options == Options(lr=1.0, batch_size=100, rounds=250, cohort=10, eval_every=10)
+    assert recipe.usual["local.lr"] == 1.0
+
+
+def test_what_is_given_wins_over_what_is_usual() -> None:
+    given = {"data": {"name": "shakespeare", "clients": 7}, "model": {"name": "mlp"}, "local": {"lr": 0.2}}
+    recipe = config.recipe(given)
+    assert (recipe.data["clients"], recipe.model, recipe.options.lr, recipe.options.batch_size) == (7, "mlp", 0.2, 100)
+    assert "local.lr" not in recipe.usual
+    assert "local.batch_size" in recipe.usual
+
+
+def test_usual_settings_are_settings() -> None:
+    for name, sections in usual.USUAL.items():
+        assert name in available()
+        assert sections["model"]["name"] in models.available()
+        assert config.recipe(sections | {"data": sections.get("data", {}) | {"name": name}}).usual == {}

@@ -26,7 +26,7 @@ from undrift import data_cli
 
 if TYPE_CHECKING:
     from undrift.comparison import Comparison
-    from undrift.config import Config
+    from undrift.config import Config, Recipe
     from undrift.run import Run
     from undrift.summary import Column
 
@@ -152,7 +152,7 @@ def run(
 
     The example compares FedAvg with FedHBM on digits; every client sees two.
 
-    CONFIG.toml holds settings, which options override.
+    CONFIG.toml holds settings, which options override. A data set brings its usual ones.
     """
     given = (config, algorithm, data, model, partition, clients, rounds, seed, settings)
     if all(value is None for value in given):
@@ -163,6 +163,7 @@ def run(
 
     chosen = _chosen(config, data, model, partition, clients, rounds, settings, algorithm, seed)
     recipe = configuration.recipe(chosen)
+    _say_usual(recipe, as_json)
     label, instance = configuration.labelled(chosen.get("algorithm", {}))
     federation = recipe.federation(recipe.options.seed)
     home = out or _free(f"{instance.name()}-{recipe.data['name']}")
@@ -203,7 +204,7 @@ def compare(
 
     The first of them is what the others are measured against.
 
-    CONFIG.toml holds settings, which options override.
+    CONFIG.toml holds settings, which options override. A data set brings its usual ones.
 
     Runs that --out holds already are not repeated.
     """
@@ -214,6 +215,7 @@ def compare(
 
     chosen = _chosen(config, data, model, partition, clients, rounds, settings)
     recipe = configuration.recipe(chosen)
+    _say_usual(recipe, as_json)
     named = [configuration.labelled(each) for each in configuration.algorithm_sections(algorithms or "")]
     if not named:
         raise ValueError("compare needs algorithms, as in: undrift compare -a fedavg,fedhbm")
@@ -583,6 +585,13 @@ def _console() -> Console:
 
 def _say(text: str) -> None:
     _console().print(text)
+
+
+def _say_usual(recipe: Recipe, as_json: bool) -> None:
+    """What was not asked for and is not the library's default."""
+    if recipe.usual and not as_json:
+        settings = ", ".join(f"{key}={value}" for key, value in recipe.usual.items())
+        _say(f"[dim]Usual for {recipe.data['name']}: {escape(settings)}[/]")
 
 
 def _say_where(**places: Path) -> None:

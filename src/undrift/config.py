@@ -7,6 +7,8 @@ algorithm = "fedhbm"            or [algorithm] with name and options
 [server]  lr, weighting
 [run]     rounds, cohort (a fifth of the clients; 1.0: everyone), seed, eval_every, target, device, dtype, engine,
           buffers, augment
+
+A data set brings its usual settings (`usual.py`) where these say nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +27,7 @@ from undrift.check import nearest
 from undrift.data import FederatedData, load
 from undrift.experiment import Options
 from undrift.pgvc import PGVC
+from undrift.usual import completed
 
 Config = dict[str, dict[str, Any]]  # section -> key -> value
 
@@ -88,6 +91,7 @@ class Recipe:
     model: str
     augment: str | None
     options: Options
+    usual: dict[str, Any] = field(default_factory=dict)  # settings that the data set brought, as section.key
 
     def federation(self, seed: int) -> FederatedData:
         return load(**self.data, seed=seed)
@@ -186,7 +190,8 @@ def algorithm_sections(text: str) -> list[dict[str, Any]]:
 
 def recipe(config: Config) -> Recipe:
     """What the sections stand for; refuses what it does not know."""
-    values = {section: _checked(section, keys) for section, keys in config.items() if section != "algorithm"}
+    given = {section: _checked(section, keys) for section, keys in config.items() if section != "algorithm"}
+    values, usual = completed(given, given.get("data", {}).get("name", _DATA))
     local, server, run = ({**values.get(section, {})} for section in ("local", "server", "run"))
     if local.get("batch_size") == "full":
         local["batch_size"] = None
@@ -198,6 +203,7 @@ def recipe(config: Config) -> Recipe:
         values.get("model", {}).get("name", _MODEL),
         augment,
         Options(**local, **server, **{"cohort": _COHORT_SHARE} | run),
+        usual,
     )
 
 
@@ -216,7 +222,7 @@ def labelled(section: Mapping[str, Any]) -> Labelled:
 
 
 def _refuse_unknown(name: str, options: Mapping[str, Any], kind: type[Algorithm] | type[PGVC]) -> None:
-    known = [field.name for field in fields(kind)]
+    known = [option.name for option in fields(kind)]
     for key in options:
         if key not in known:
             raise ValueError(f"{name} has no option {key!r}{nearest(key, known)}")

@@ -65,7 +65,7 @@ def _heavy(work: Work) -> str:
         return "a convolution"
     with FlopCounterMode(display=False) as counter:
         learner.outputs(learner.parameters, learner.buffers, work.x[[0, 0]])  # two, for batch normalisation
-    return "so much work" if counter.get_total_flops() / 2 * _batch(work) > _HEAVY else ""
+    return "a batch of this much work" if counter.get_total_flops() / 2 * _batch(work) > _HEAVY else ""
 
 
 def _batch(work: Work) -> int:
