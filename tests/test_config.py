@@ -107,9 +107,10 @@ def test_help_names_every_key() -> None:
     assert shown == {section: set(keys) for section, keys in config._KEYS.items()}
 
 
-def test_defaults_are_those_of_simulate_but_for_the_cohort() -> None:
+def test_without_a_word_it_is_the_usual_on_digits() -> None:
     recipe = config.recipe({})
-    assert recipe == config.Recipe({"name": "digits"}, "cnn", None, Options(cohort=0.2))
+    usual_settings = {"model.name": "cnn", "local.lr": 0.1}
+    assert recipe == config.Recipe({"name": "digits"}, "cnn", None, Options(cohort=0.2, lr=0.1), usual_settings)
 
 
 def test_a_partition_depends_on_the_seed() -> None:
@@ -277,7 +278,7 @@ def test_what_is_given_wins_over_what_is_usual() -> None:
 
 
 def test_usual_settings_are_settings() -> None:
+    assert usual.USUAL.keys() == available().keys()
     for name, sections in usual.USUAL.items():
-        assert name in available()
         assert sections["model"]["name"] in models.available()
         assert config.recipe(sections | {"data": sections.get("data", {}) | {"name": name}}).usual == {}

@@ -163,7 +163,6 @@ def run(
 
     chosen = _chosen(config, data, model, partition, clients, rounds, settings, algorithm, seed)
     recipe = configuration.recipe(chosen)
-    _say_usual(recipe, as_json)
     label, instance = configuration.labelled(chosen.get("algorithm", {}))
     federation = recipe.federation(recipe.options.seed)
     home = out or _free(f"{instance.name()}-{recipe.data['name']}")
@@ -174,6 +173,7 @@ def run(
         ),
         as_json,
     )
+    _say_usual(recipe, as_json)
 
 
 @app.command(
@@ -215,7 +215,6 @@ def compare(
 
     chosen = _chosen(config, data, model, partition, clients, rounds, settings)
     recipe = configuration.recipe(chosen)
-    _say_usual(recipe, as_json)
     named = [configuration.labelled(each) for each in configuration.algorithm_sections(algorithms or "")]
     if not named:
         raise ValueError("compare needs algorithms, as in: undrift compare -a fedavg,fedhbm")
@@ -237,6 +236,7 @@ def compare(
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"interrupted; go on with the same command and --out {home}") from None
     _show_comparison(comparison, home, f"{recipe.data['name']}: {', '.join(label for label, _ in named)}", as_json)
+    _say_usual(recipe, as_json)
 
 
 @app.command(epilog=_epilog("undrift resume runs/fedhbm-digits-1 --rounds 200"))
@@ -591,7 +591,7 @@ def _say_usual(recipe: Recipe, as_json: bool) -> None:
     """What was not asked for and is not the library's default."""
     if recipe.usual and not as_json:
         settings = ", ".join(f"{key}={value}" for key, value in recipe.usual.items())
-        _say(f"[dim]Usual for {recipe.data['name']}: {escape(settings)}[/]")
+        print(f"usual for {recipe.data['name']}: {settings}")
 
 
 def _say_where(**places: Path) -> None:

@@ -72,7 +72,7 @@ _KEYS: dict[str, dict[str, _Kind]] = {
         "augment": _TEXT,
     },
 }
-_DATA, _MODEL = "digits", "cnn"  # where none is named
+_DATA = "digits"  # where none is named
 # A fifth of the clients in a round, as federations have it; 1.0 is everyone, with whom some algorithms (FedHBM with its
 # default beta) are unstable.
 _COHORT_SHARE = 0.2
@@ -200,7 +200,7 @@ def recipe(config: Config) -> Recipe:
     augment = run.pop("augment", None)
     return Recipe(
         {"name": _DATA} | values.get("data", {}),
-        values.get("model", {}).get("name", _MODEL),
+        values["model"]["name"],
         augment,
         Options(**local, **server, **{"cohort": _COHORT_SHARE} | run),
         usual,

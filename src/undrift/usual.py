@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from undrift.check import nearest
+
 _MNIST: dict[str, dict[str, Any]] = {
     "data": {"clients": 100},
     "model": {"name": "lenet5"},
@@ -19,6 +21,7 @@ _CIFAR: dict[str, dict[str, Any]] = {  # FedHBM, cross-silo
 _PHOTOGRAPHS: dict[str, dict[str, Any]] = {"model": {"name": "mobilenetv2"}, "run": {"cohort": 10, "eval_every": 10}}
 
 USUAL: dict[str, dict[str, dict[str, Any]]] = {
+    "digits": {"model": {"name": "cnn"}, "local": {"lr": 0.1}},
     "mnist": _MNIST,
     "fashion-mnist": _MNIST,
     "cifar10": _CIFAR,
@@ -48,7 +51,9 @@ USUAL: dict[str, dict[str, dict[str, Any]]] = {
 
 def completed(config: dict[str, dict[str, Any]], data: str) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
     """`config` with the usual settings of a data set where it says nothing, and what these were, as section.key."""
-    usual = USUAL.get(data, {})
+    if data not in USUAL:
+        raise ValueError(f"unknown data set {data!r}{nearest(data, USUAL)}")
+    usual = USUAL[data]
     taken = {
         f"{section}.{key}": value
         for section, keys in usual.items()

@@ -49,7 +49,7 @@ def choose(name: str, method: Method, work: Work) -> Choice:
         if kind == "batched":
             raise ValueError(f"engine='batched' cannot train this model: {obstacle}")
         return Choice(sequential, f"the model cannot be batched: {obstacle}")
-    return Choice(engine, "as asked" if kind == "batched" else f"{engine.chunk} clients at a time")
+    return Choice(engine, "as asked" if kind == "batched" else f"up to {engine.chunk} clients at a time")
 
 
 def _heavy(work: Work) -> str:
