@@ -56,7 +56,7 @@ def test_run(undrift: Undrift) -> None:
     assert result.exit_code == 0
     assert not result.stderr
     assert "FedHBM on digits" in result.stdout
-    assert re.search(r"Engine +batched \(\d+ clients at a time\)", result.stdout)
+    assert re.search(r"Engine +batched \(up to \d+ clients at a time\)", result.stdout)
     for heading in ("Rounds +3", "Final accuracy +[0-9.]+.%", "Final test loss +", "Traffic +[0-9.]+.kB", "Time +.*s"):
         assert re.search(heading, result.stdout), heading
     assert "run: runs/fedhbm-digits-1\nreport: runs/fedhbm-digits-1/report.html\n" in result.stdout
