@@ -72,19 +72,21 @@ class FedAdagrad(Algorithm):
         Language models with large vocabularies. `server_lr` is η_g; search it together with `lr` on a logarithmic grid.
     Pitfalls:
         A step is about η_g long in every parameter, whatever D is: `server_lr` = 1 is far too long for most models.
-        s only grows, so steps fade. The fixed point is FedAvg's, not the optimum.
+        s only grows, so steps fade. The fixed point is FedAvg's, not the optimum. `beta2`, which its siblings have, is
+        taken so that they can be exchanged, and has no effect: Adagrad forgets nothing.
     Elsewhere:
         Most public code starts s at 0; some has momentum in FedAdagrad.
     """
 
     beta1: float = 0.0
+    beta2: float = 0.99
     tau: float = 1e-3
 
     def __post_init__(self) -> None:
-        _check(self.beta1, 0, self.tau)
+        _check(self.beta1, self.beta2, self.tau)
 
     def corrections(self, setting: Setting) -> tuple[Correction, ...]:
-        return (AdaptiveStep("adagrad", self.beta1, 0, self.tau),)
+        return (AdaptiveStep("adagrad", self.beta1, self.beta2, self.tau),)
 
 
 @dataclass(frozen=True)
