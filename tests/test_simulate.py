@@ -321,3 +321,10 @@ def test_what_a_callback_does_to_the_parameters_does_not_reach_the_run() -> None
     spoiled = ud.simulate("fedavg", model, data, rounds=3, callbacks=[vandal])
     sound = ud.simulate("fedavg", model, data, rounds=3)
     assert all(torch.equal(v, sound.parameters[k]) for k, v in spoiled.parameters.items())
+
+
+def test_compare_refuses_before_anything_has_trained(tmp_path: Path) -> None:
+    algorithms = {"plain": "fedavg", "dynamic": "feddyn"}
+    with pytest.raises(ValueError, match=r"dynamic: FedDyn fixes its own server step; .* got 0\.5"):
+        ud.compare(algorithms, mlp(), classified(), rounds=2, server_lr=0.5, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()

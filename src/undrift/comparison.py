@@ -18,7 +18,7 @@ from undrift.algorithm import Algorithm
 from undrift.check import nearest
 from undrift.data import FederatedData
 from undrift.directory import RunDirectory
-from undrift.experiment import Options, find_algorithm
+from undrift.experiment import Options, find_algorithm, prepare
 from undrift.learner import SampleLoss
 from undrift.progress import together
 from undrift.run import Run, history_frame
@@ -87,6 +87,7 @@ def compare(
     plain = _options(options)
     records = []
     count = len(chosen) * len(labelled)
+    _refuse_early(labelled, model, data(chosen[0]) if callable(data) else data, test, loss, augment, plain, chosen[0])
     with together(f"{count} runs", count * plain.rounds):
         for seed in chosen:
             federation = data(seed) if callable(data) else data
@@ -98,6 +99,24 @@ def compare(
                 records.append(Record(label, seed, run.history, run.config, run.environment))
     order = list(labelled)
     return Comparison(sorted(records, key=lambda r: (order.index(r.label), r.seed)), plain.target)
+
+
+def _refuse_early(
+    labelled: Mapping[str, Algorithm],
+    model: str | nn.Module,
+    data: Any,
+    test: Any,
+    loss: SampleLoss | None,
+    augment: str | Augment | None,
+    options: Options,
+    seed: int,
+) -> None:
+    """What one of the algorithms cannot do is said before the first of them has trained."""
+    for label, algorithm in labelled.items():
+        try:
+            prepare(algorithm, model, data, test, loss, augment, replace(options, seed=seed))
+        except ValueError as error:
+            raise ValueError(f"{label}: {error}") from error
 
 
 def _begin_or_go_on(
