@@ -150,7 +150,7 @@ class Learner:
         """The module's output with these tensors in its slots.
 
         `torch.func.functional_call` does the same with care for modules that go on being used; this copy is only ever
-        called here, so that plain assignments will do, at a tenth of the cost.
+        called here, so that plain assignments will do, which cost less in every step.
         """
         self._put(tensors)
         x = self.prepare(x)

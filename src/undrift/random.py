@@ -27,7 +27,6 @@ class Stream(IntEnum):
     COHORT = 2
     DROPOUT = 3
     AUGMENT = 4
-    PARTITION = 5
     INITIAL = 6
     MORE_BATCHES = 7
     PART = 8

@@ -19,7 +19,6 @@ Array = np.ndarray[Any, Any]
 # The 80 characters of LEAF (Caldas et al., 2018); all others become a space.
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 PADDING = 0
-SPECIAL = 4  # padding, unknown, beginning, end
 
 _WORD = re.compile(r"[\w']+|[^\w\s]")
 _CODES = np.full(128, ALPHABET.index(" "), dtype=np.int8)
