@@ -3,8 +3,11 @@
     python benchmarks/scale.py             a table
     python benchmarks/scale.py --json      the same for machines
     python benchmarks/scale.py --text      40 000 clients of sentences and the word LSTM instead
+    python benchmarks/scale.py --states    SCAFFOLD's states of 50 000 LeNet-5s, 12 GB, as on a machine with 8 GB
 
-Every size runs in a process of its own, so that its peak of memory is its own.
+Every size runs in a process of its own, so that its peak of memory is its own. `--states` lets every client take part
+once and then some of them again, and goes on from the checkpoint in another process; it needs 50 GB of disk, in TMPDIR,
+and some minutes.
 """
 
 from __future__ import annotations
@@ -16,23 +19,33 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 SIZES = (100, 10_000, 100_000, 1_000_000)
 COHORT, ROUNDS = 100, 20
+STATES, STATES_COHORT, STATES_AGAIN = 50_000, 500, 10  # clients, of whom a round, and rounds of clients seen before
+MACHINE = 8e9  # bytes of memory that states are measured with
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--text", action="store_true", help="clients of sentences")
+    parser.add_argument("--states", action="store_true", help="states that do not fit into memory")
     parser.add_argument("--clients", type=int, action="append", help="so many clients (repeatable)")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one is not None:
-        print(json.dumps(measure(asked.one, asked.text, asked.rounds)))
+        one = (asked.one, asked.out) if asked.states else (asked.one, asked.text, asked.rounds)
+        print(json.dumps((measure_states if asked.states else measure)(*one)))
+        return
+    if asked.states:
+        compare_states(asked.clients or [STATES], asked.json)
         return
     rows = []
     if not asked.json:
@@ -81,6 +94,67 @@ def measure(clients: int, text: bool, rounds: int) -> dict[str, Any]:
         "data_mb": kept,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
     }
+
+
+def compare_states(sizes: list[int], as_json: bool) -> None:
+    rows = []
+    for clients in sizes:
+        with tempfile.TemporaryDirectory() as home:
+            command = [sys.executable, __file__, "--states", "--one", str(clients), "--out", f"{home}/run"]
+            row = {"clients": clients} | {k: json.loads(subprocess.check_output(command)) for k in ("run", "resumed")}
+        rows.append(row)
+        if not as_json:
+            run, resumed = row["run"], row["resumed"]
+            new, late, again = (1000 * run[f"{when}_round_seconds"] for when in ("first", "last", "later"))
+            print(f"{clients:,} clients of {run['parameters']:,} parameters, {STATES_COHORT} a round")
+            print(f"  states           {run['states']}")
+            print(f"  peak of memory   {run['peak_mb']:,.0f} MB; resumed {resumed['peak_mb']:,.0f} MB")
+            print(f"  ms a round       {new:.0f} at first, {late:.0f} at last; of clients seen before {again:.0f}")
+            print(
+                f"  seconds          {run['seconds']:.0f}, of which {run['save_seconds']:.0f} for the last checkpoint"
+            )
+            print(f"  seconds to go on {resumed['seconds']:.0f}", flush=True)
+    if as_json:
+        print(json.dumps(rows, indent=2))
+
+
+def measure_states(clients: int, out: Path) -> dict[str, Any]:
+    """Rounds until every client has a state, and some more; where that run is already, going back to its end."""
+    import numpy as np
+
+    import undrift as ud
+    from undrift import memory
+
+    memory.host_left = lambda: int(MACHINE) - resident()
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (2 * clients, 1, 28, 28), dtype=np.uint8), rng.integers(0, 10, 2 * clients)
+    data = ud.FederatedData.from_rows(x, y, np.arange(2 * clients), np.full(clients, 2), classes=10)
+    once = np.arange(clients).reshape(-1, STATES_COHORT).tolist()
+    again = [rng.choice(clients, STATES_COHORT, replace=False).tolist() for _ in range(STATES_AGAIN)]
+    ticks = [time.perf_counter()]
+
+    def simulate() -> ud.Run:
+        training: dict[str, Any] = {"rounds": len(once + again), "cohort": once + again, "batch_size": 2, "steps": 1}
+        tick = [lambda row, run: ticks.append(time.perf_counter())]
+        return ud.simulate("scaffold", "lenet5", data, out=out, callbacks=tick, **training)
+
+    run = ud.resume(out, data=data) if out.exists() else simulate()
+    done, seconds = time.perf_counter(), run.history["seconds"].to_numpy()
+    return {
+        "parameters": sum(value.numel() for value in run.parameters.values()),
+        "states": run.states,
+        "seconds": done - ticks[0],
+        "save_seconds": done - ticks[-1],
+        "first_round_seconds": float(np.median(seconds[1 : STATES_AGAIN + 1])),
+        "last_round_seconds": float(np.median(seconds[len(once) - STATES_AGAIN : len(once)])),
+        "later_round_seconds": float(np.median(seconds[len(once) :])),
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
+    }
+
+
+def resident() -> int:
+    """Bytes of memory that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def vectors(clients: int) -> Any:

@@ -3,7 +3,8 @@
     config.json              what was run, and fingerprints of what was given as an object
     environment.json         where it was run
     rounds.jsonl             one line per round
-    checkpoints/000120/      manifest.json and state.safetensors after round 120; the last two are kept
+    checkpoints/000120/      manifest.json and state.safetensors after round 120; the last two are kept. Of large
+                             states the file holds the first clients', state-1.safetensors the next ones', and so on
 
 Every file is written beside its place and renamed, so that a run killed at any moment can be resumed.
 """
@@ -16,10 +17,12 @@ import math
 import os
 import platform
 import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -28,7 +31,7 @@ from undrift.protocol import State
 from undrift.tree import Tree
 
 _KEPT = 2
-_FORMAT = 1
+_FORMAT = 2
 
 
 class RunDirectory:
@@ -92,25 +95,32 @@ class RunDirectory:
 
     # checkpoints
 
-    def save(self, round: int, memory: State, taken_part: dict[int, int]) -> Path:
-        """Everything that the next round depends on; generators have no state but the number of the round."""
+    def save(self, round: int, parts: Iterable[State]) -> Path:
+        """Everything that the next round depends on, a part a file; generators have no state but the round's number."""
         final = self.checkpoint(round)
         home, draft = final.parent, final.with_name(f".{final.name}")
         if final.exists():
             if _manifest(final):
                 return final
             shutil.rmtree(final)
-        shutil.rmtree(draft, ignore_errors=True)
+        for abandoned in home.glob(".*"):  # by runs that were killed
+            shutil.rmtree(abandoned, ignore_errors=True)
         draft.mkdir(parents=True)
-        tensors = _separate(tree.flatten(memory))
-        tensors["taken_part"] = torch.tensor(list(taken_part.items()), dtype=torch.int64).view(-1, 2)
-        save_file(tensors, draft / "state.safetensors")
-        _sync(draft / "state.safetensors")
-        manifest = {"format": _FORMAT, "round": round, "sha256": _sha256(draft / "state.safetensors")}
-        write_json(draft / "manifest.json", manifest)
-        _sync(self._log)  # a checkpoint without the rows before it would be of no use
-        os.replace(draft, final)
-        _sync(home)
+        try:
+            digests = {}
+            for number, part in enumerate(parts):
+                file = draft / (f"state-{number}.safetensors" if number else "state.safetensors")
+                save_file(_separate(tree.flatten(part)), file)
+                _sync(file)
+                digests[file.name] = _sha256(file)
+            write_json(draft / "manifest.json", {"format": _FORMAT, "round": round, "sha256": digests})
+            _sync(self._log)  # a checkpoint without the rows before it would be of no use
+            os.replace(draft, final)
+            _sync(home)
+        except (OSError, SafetensorError) as error:
+            raise OSError(f"the checkpoint of round {round} cannot be written to {home}: {error}") from error
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
         for old in self.checkpoints()[:-_KEPT]:
             shutil.rmtree(old)
         return final
@@ -122,17 +132,15 @@ class RunDirectory:
         home = self.path / "checkpoints"
         return sorted(p for p in home.iterdir() if p.name.isdigit()) if home.exists() else []
 
-    def load(self) -> tuple[int, State, dict[int, int]] | None:
-        """The round, memory and participations of the newest checkpoint that is whole, or None."""
+    def load(self) -> tuple[int, Iterator[State]] | None:
+        """The round of the newest checkpoint that is whole and the parts that were saved, one at a time; or None."""
         for path in reversed(self.checkpoints()):
             manifest = _manifest(path)
             if manifest is None:
                 continue
             if manifest["format"] != _FORMAT:
                 raise ValueError(f"{path} was written by another version of undrift (format {manifest['format']})")
-            tensors = load_file(path / "state.safetensors")
-            taken_part = {int(k): int(v) for k, v in tensors.pop("taken_part").tolist()}
-            return manifest["round"], tree.unflatten(tensors), taken_part
+            return manifest["round"], (tree.unflatten(load_file(path / name)) for name in manifest["sha256"])
         return None
 
 
@@ -146,7 +154,8 @@ def _manifest(checkpoint: Path) -> dict[str, Any] | None:
     """The manifest of a checkpoint, or None if the checkpoint is not whole."""
     try:
         manifest = read_json(checkpoint / "manifest.json")
-        whole = manifest["sha256"] == _sha256(checkpoint / "state.safetensors")
+        files = manifest["sha256"].items() if manifest["format"] == _FORMAT else ()
+        whole = all(digest == _sha256(checkpoint / name) for name, digest in files)
     except (OSError, ValueError, KeyError):
         return None
     return manifest if whole else None

@@ -1,0 +1,63 @@
+"""How much memory is left on this machine, for this process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+_UNKNOWN = 4 << 30  # where the system does not say
+
+
+def host_left() -> int:
+    """Bytes of the host's memory that are left: of the machine, or of a control group that allows less (containers)."""
+    return max(0, min([_machine(), *control_groups()]))
+
+
+def device_left(device: torch.device) -> int:
+    """Bytes of a GPU's memory that are left."""
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # kept by PyTorch for later
+    return int(torch.cuda.mem_get_info(device)[0]) + unused
+
+
+def _machine() -> int:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024 * int(line.split()[1])
+    try:  # other systems do not say what is left, but some what there is
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return _UNKNOWN
+
+
+def control_groups(root: Path = Path("/sys/fs/cgroup"), member: Path = Path("/proc/self/cgroup")) -> Iterator[int]:
+    """What is left of every limit on the group this process is in, and on the groups that hold it."""
+    try:
+        lines = member.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:  # version 2 of control groups
+            top, names = root, ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            top, names = root / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        group = top / path.strip("/")
+        for place in (group, *group.parents):
+            # A group may have no limit, and from inside a container only the innermost is to be seen.
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                yield _left(place, *names)
+            if place == top:
+                break
+
+
+def _left(group: Path, limit: str, usage: str, idle: str) -> int:
+    stat = dict(line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
+    used = int((group / usage).read_text(encoding="ascii")) - int(stat[idle])  # cached files make room
+    return int((group / limit).read_text(encoding="ascii")) - used
