@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from undrift import FederatedData
-from undrift.data.batches import Plan, Schedule, plan
+from undrift.data.batches import Plan, Schedule, Table, exact, plan
 
 CPU = torch.device("cpu")
 
@@ -27,7 +27,9 @@ def federation(sizes: list[int]) -> FederatedData:
 
 
 def planned(sizes: list[int], schedule: Schedule, ids: list[int] | None = None, seed: int = 0, round: int = 1) -> Plan:
-    return plan(federation(sizes), np.array(ids or range(len(sizes))), schedule, seed, round, CPU)
+    clients = torch.tensor(ids or range(len(sizes)))
+    shape = exact(schedule, np.array(sizes)[clients.numpy()])
+    return plan(Table.of(federation(sizes), CPU), clients, clients, shape, schedule, seed, round)
 
 
 def batches(of: Plan, client: int) -> list[list[int]]:

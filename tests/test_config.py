@@ -47,6 +47,7 @@ device = "cpu"
 dtype = "float64"
 engine = "sequential"
 buffers = "local"
+precision = "fp32"
 augment = "flip"
 """
 
@@ -79,6 +80,7 @@ def test_every_key_arrives(tmp_path: Path) -> None:
         clip=2,
         lr_decay=0.9,
         buffers="local",
+        precision="fp32",
     )
     assert (recipe.model, recipe.augment) == ("mlp", "flip")
     federation = recipe.federation(5)

@@ -15,7 +15,7 @@ from torch.testing import assert_close
 
 import undrift as ud
 from laws import seeded
-from undrift.data.batches import Schedule, plan
+from undrift.data.batches import Schedule, Table, exact, plan
 from undrift.engines import Sequential
 
 SIZES = (9, 4, 7, 10)  # with batches of four: short last batches and 3, 1, 2 and 3 steps an epoch
@@ -222,8 +222,9 @@ class TestOneClientIsPlainTraining:
         for number in range(1, rounds + 1):
             optimizer = make(module.parameters())  # fresh in every round
             schedule = Schedule(4, epochs, None)
-            batches = plan(data, np.array([0]), schedule, seed=0, round=number, device=torch.device("cpu"))
-            for rows, count in zip(batches.rows[0], batches.counts[0], strict=True):
+            table, only = Table.of(data, torch.device("cpu")), torch.tensor([0])
+            batches = plan(table, only, only, exact(schedule, data.sizes), schedule, seed=0, round=number)
+            for rows, count in zip(batches.rows[0], batches.counts[0].tolist(), strict=True):
                 optimizer.zero_grad()
                 F.cross_entropy(module(data.x[rows[:count]]), data.y[rows[:count]]).backward()
                 optimizer.step()

@@ -7,6 +7,8 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
 from enum import StrEnum
 from itertools import count
 from pathlib import Path
@@ -22,11 +24,12 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
-from undrift import data_cli
+from undrift import bench_cli, data_cli
 
 if TYPE_CHECKING:
     from undrift.comparison import Comparison
     from undrift.config import Config, Recipe
+    from undrift.profile import Profile
     from undrift.run import Run
     from undrift.summary import Column
 
@@ -106,7 +109,7 @@ _KEYS = {
     "model": "name",
     "local": "lr, lr_decay, epochs, steps, batch_size, momentum, weight_decay, clip, optimizer",
     "server": "lr, weighting",
-    "run": "rounds, cohort, seed, eval_every, target, device, dtype, engine, buffers, augment",
+    "run": "rounds, cohort, seed, eval_every, target, device, dtype, engine, precision, buffers, augment",
     "algorithm": "name, and its options",
 }
 
@@ -145,6 +148,7 @@ def run(
     rounds: Rounds = None,
     seed: Annotated[int | None, typer.Option(metavar="S", help="Seed of everything random [dim](0)[/].")] = None,
     settings: Settings = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Show where the time of a round goes.")] = False,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
@@ -154,25 +158,27 @@ def run(
 
     CONFIG.toml holds settings, which options override. A data set brings its usual ones.
     """
-    given = (config, algorithm, data, model, partition, clients, rounds, seed, settings)
+    given = (config, algorithm, data, model, partition, clients, rounds, seed, settings, profile or None)
     if all(value is None for value in given):
         _example(out, as_json)
         return
     from undrift import config as configuration
-    from undrift.simulation import start
+    from undrift.simulation import go_on, start
 
     chosen = _chosen(config, data, model, partition, clients, rounds, settings, algorithm, seed)
     recipe = configuration.recipe(chosen)
     label, instance = configuration.labelled(chosen.get("algorithm", {}))
     federation = recipe.federation(recipe.options.seed)
     home = out or _free(f"{instance.name()}-{recipe.data['name']}")
-    options = recipe.options
-    _train(
-        lambda: start(
-            instance, recipe.model, federation, None, None, recipe.augment, options, (), home, "raise", label
-        ),
-        as_json,
-    )
+    watching = _profile(home, recipe.options.rounds) if profile else None
+
+    def train() -> Run:
+        run = start(instance, recipe.model, federation, None, None, recipe.augment, recipe.options, home, label)
+        with watching or nullcontext():
+            go_on([run], [watching] if watching else [], "raise")
+        return run
+
+    _train(train, as_json, watching)
     _say_usual(recipe, as_json)
 
 
@@ -196,6 +202,9 @@ def compare(
     seeds: Annotated[
         str, typer.Option(metavar="N", help="How many seeds [dim](1)[/], or which: 0,1,7.", show_default=False)
     ] = "1",
+    rates: Annotated[
+        str | None, typer.Option("--lr", metavar="LIST", help="Local learning rates, as in 0.01,0.1: a row for each.")
+    ] = None,
     settings: Settings = None,
     out: Out = None,
     as_json: AsJson = False,
@@ -208,8 +217,6 @@ def compare(
 
     Runs that --out holds already are not repeated.
     """
-    from dataclasses import asdict
-
     from undrift import compare as compare_runs
     from undrift import config as configuration
 
@@ -222,6 +229,8 @@ def compare(
         raise ValueError(f"algorithms must differ, got {', '.join(label for label, _ in named)}")
     options = asdict(recipe.options)
     first = options.pop("seed")
+    if rates is not None:
+        options["lr"] = _rates(rates)
     home = out or _free(f"compare-{recipe.data['name']}")
     try:
         comparison = compare_runs(
@@ -322,6 +331,9 @@ def explain(name: Annotated[str, typer.Argument(metavar="NAME", hidden=True)]) -
     _print_pairs(found.costs)
 
 
+app.command(cls=bench_cli.BenchCommand, epilog=_epilog("undrift bench --work W3 --peers fluke,pfl"))(bench_cli.bench)
+
+
 # Settings
 
 
@@ -369,6 +381,13 @@ def _seeds(text: str, first: int) -> list[int]:
     if numbers[0] < 1:
         raise ValueError(f"--seeds must be at least 1, got {text}")
     return list(range(first, first + numbers[0]))
+
+
+def _rates(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--lr must be a number or a list such as 0.01,0.1, got {text!r}") from None
 
 
 def _free(name: str) -> Path:
@@ -433,18 +452,28 @@ def _broken(heading: str) -> str:
     return "\n".join(heading.rsplit(" ", 1))
 
 
-def _train(begin: Callable[[], Run], as_json: bool) -> None:
+def _profile(home: Path, rounds: int) -> Profile:
+    from undrift.profile import SKIPPED, Profile
+
+    return Profile(home / "profile.json", min(SKIPPED, rounds - 1))
+
+
+def _train(begin: Callable[[], Run], as_json: bool, profile: Profile | None = None) -> None:
     from undrift import DivergenceError
 
     try:
         done = begin()
     except DivergenceError as error:
-        _show_run(error.run, as_json)
+        _show_run(error.run, as_json, profile)
         raise typer.Exit(_complain(error, FAILED)) from None
-    _show_run(done, as_json)
+    except KeyboardInterrupt:
+        if profile is not None and not as_json:
+            _show_profile(profile)
+        raise
+    _show_run(done, as_json, profile)
 
 
-def _show_run(run: Run, as_json: bool) -> None:
+def _show_run(run: Run, as_json: bool, profile: Profile | None = None) -> None:
     from undrift.report import write
     from undrift.summary import Record, columns
 
@@ -452,14 +481,28 @@ def _show_run(run: Run, as_json: bool) -> None:
     record = Record(run.label, run.options.seed, run.history, run.config, run.environment)
     page = write(run.out / "report.html", [record], f"{run.label} on {run.config['data']['name']}", run.options.target)
     if as_json:
-        _print_json(_figures(run) | {"out": str(run.out), "report": str(page)})
+        profiled = {} if profile is None else {"profile": profile.figures and asdict(profile.figures)}
+        _print_json(_figures(run) | {"out": str(run.out), "report": str(page)} | profiled)
         return
     name, *shown = columns([record], run.options.target)
     _say(f"\n[bold]{escape(name.cells[0])}[/] on {run.config['data']['name']}")
     pairs = {"Engine": run.engine, "Rounds": str(run.rounds)} | {c.heading: c.cells[0] for c in shown}
     _print_pairs(pairs)
     print()
+    if profile is not None:
+        _show_profile(profile)
     _say_where(run=run.out, report=page)
+
+
+def _show_profile(profile: Profile) -> None:
+    from undrift.profile.table import table
+
+    if profile.figures is None:
+        _say(f"No profile: the run ended too early, as the first {profile.skip} rounds are not watched.\n")
+        return
+    _console().print(table(profile.figures))
+    print()
+    _say_where(profile=Path(profile.figures.trace))
 
 
 def _figures(run: Run) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import nn
@@ -21,8 +22,9 @@ from undrift.directory import RunDirectory
 from undrift.experiment import Options, find_algorithm, prepare
 from undrift.learner import SampleLoss
 from undrift.progress import together
+from undrift.rounds import alike, room
 from undrift.run import Run, history_frame
-from undrift.simulation import Callback, resume, start
+from undrift.simulation import Callback, go_on, reopen, start
 from undrift.summary import Record
 from undrift.task import Augment
 
@@ -70,6 +72,7 @@ def compare(
     test: tuple[Any, Any] | None = None,
     seeds: int | Sequence[int] = 1,
     *,
+    lr: float | Sequence[float] = 0.01,
     loss: SampleLoss | None = None,
     augment: str | Augment | None = None,
     callbacks: Iterable[Callback] = (),
@@ -78,27 +81,44 @@ def compare(
 ) -> Comparison:
     """Run every algorithm with every seed (a count, or a list) and compare. Other arguments are those of `simulate`.
 
-    `algorithms` maps labels to names or instances; `data` may be a function of the seed. With `out`, every run is kept
-    in ``out/LABEL/seed-S``; runs that are there already are not repeated. A run that diverges is recorded, and the
-    others go on.
+    `algorithms` maps labels to names or instances; `data` may be a function of the seed; of several learning rates
+    each makes a row of its own. Runs of one algorithm train together, as one larger cohort, where that is faster.
+    With `out`, every run is kept in ``out/LABEL/seed-S``; runs that are there already are not repeated. A run that
+    diverges is recorded, and the others go on.
     """
     labelled = _labelled(algorithms)
     chosen = _seeds(seeds)
-    plain = _options(options)
-    records = []
-    count = len(chosen) * len(labelled)
-    _refuse_early(labelled, model, data(chosen[0]) if callable(data) else data, test, loss, augment, plain, chosen[0])
-    with together(f"{count} runs", count * plain.rounds):
-        for seed in chosen:
-            federation = data(seed) if callable(data) else data
-            for label, algorithm in labelled.items():
-                home = None if out is None else Path(out) / _slug(label) / f"seed-{seed}"
-                run = _begin_or_go_on(
-                    algorithm, model, federation, test, loss, augment, replace(plain, seed=seed), callbacks, home, label
-                )
-                records.append(Record(label, seed, run.history, run.config, run.environment))
-    order = list(labelled)
-    return Comparison(sorted(records, key=lambda r: (order.index(r.label), r.seed)), plain.target)
+    rates = list(lr) if isinstance(lr, Sequence | np.ndarray) else [lr]
+    if not rates or len(set(rates)) < len(rates):
+        raise ValueError(f"lr must be a number or a list of different ones, got {lr!r}")
+    plain = [_options(options | {"lr": rate}) for rate in rates]
+    records: list[Record] = []
+    count = len(chosen) * len(labelled) * len(rates)
+    _refuse_early(labelled, model, data(chosen[0]) if callable(data) else data, test, loss, augment, plain[0])
+    federations = {seed: data(seed) if callable(data) else data for seed in chosen}
+    order = []
+    with together(f"{count} runs", count * plain[0].rounds):
+        for label, algorithm in labelled.items():
+            begun: list[Run] = []
+            for each in plain:
+                name = label if len(plain) == 1 else f"{label}, lr {each.lr:g}"
+                order.append(name)
+                for seed in chosen:
+                    home = None if out is None else Path(out) / _slug(name) / f"seed-{seed}"
+                    beside = begun[0] if begun else None
+                    given = (algorithm, model, federations[seed], test, loss, augment, replace(each, seed=seed))
+                    run = _start_or_reopen(*given, home, name, beside)
+                    if begun and not (len(begun) < room(run.experiment) and alike(begun[0].experiment, run.experiment)):
+                        records += _finished(begun, callbacks)
+                        begun = []
+                    begun.append(run)
+            records += _finished(begun, callbacks)
+    return Comparison(sorted(records, key=lambda r: (order.index(r.label), r.seed)), plain[0].target)
+
+
+def _finished(runs: Sequence[Run], callbacks: Iterable[Callback]) -> list[Record]:
+    go_on(runs, callbacks, "stop")
+    return [Record(run.label, run.options.seed, run.history, run.config, run.environment) for run in runs]
 
 
 def _refuse_early(
@@ -109,17 +129,16 @@ def _refuse_early(
     loss: SampleLoss | None,
     augment: str | Augment | None,
     options: Options,
-    seed: int,
 ) -> None:
     """What one of the algorithms cannot do is said before the first of them has trained."""
     for label, algorithm in labelled.items():
         try:
-            prepare(algorithm, model, data, test, loss, augment, replace(options, seed=seed))
+            prepare(algorithm, model, data, test, loss, augment, options)
         except ValueError as error:
             raise ValueError(f"{label}: {error}") from error
 
 
-def _begin_or_go_on(
+def _start_or_reopen(
     algorithm: Algorithm,
     model: str | nn.Module,
     data: Any,
@@ -127,25 +146,14 @@ def _begin_or_go_on(
     loss: SampleLoss | None,
     augment: str | Augment | None,
     options: Options,
-    callbacks: Iterable[Callback],
     home: Path | None,
     label: str,
+    beside: Run | None,
 ) -> Run:
     if home is None or not (home / "config.json").exists():
-        return start(algorithm, model, data, test, loss, augment, options, callbacks, home, "stop", label)
+        return start(algorithm, model, data, test, loss, augment, options, home, label, beside)
     _refuse_other_options(home, options)
-    return resume(
-        home,
-        options.rounds,
-        algorithm=algorithm,
-        model=model,
-        data=data,
-        test=test,
-        loss=loss,
-        augment=augment,
-        callbacks=callbacks,
-        on_divergence="stop",
-    )
+    return reopen(home, options.rounds, algorithm, model, data, test, loss, augment, beside)
 
 
 def _refuse_other_options(home: Path, options: Options) -> None:

@@ -6,7 +6,7 @@ algorithm = "fedhbm"            or [algorithm] with name and options
 [local]   lr, lr_decay, epochs, steps, batch_size ("full": all samples), momentum, weight_decay, clip, optimizer
 [server]  lr, weighting
 [run]     rounds, cohort (a fifth of the clients; 1.0: everyone), seed, eval_every, target, device, dtype, engine,
-          buffers, augment
+          buffers, augment, precision
 
 A data set brings its usual settings (`usual.py`) where these say nothing.
 """
@@ -69,6 +69,7 @@ _KEYS: dict[str, dict[str, _Kind]] = {
         "dtype": _TEXT,
         "engine": _TEXT,
         "buffers": _TEXT,
+        "precision": _TEXT,
         "augment": _TEXT,
     },
 }

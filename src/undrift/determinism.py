@@ -1,10 +1,11 @@
-"""Bit-identical reruns on a GPU."""
+"""Arithmetic on a GPU: how precise, and the same bits every time."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.utils.deterministic as settings  # a module with properties, which type checkers do not see
@@ -12,15 +13,45 @@ import torch.utils.deterministic as settings  # a module with properties, which 
 _FILL = "fill_uninitialized_memory"
 
 
+PRECISIONS = ("fp32", "tf32", "bf16")
+
+
+def find_precision(asked: str | None, device: torch.device, dtype: torch.dtype) -> str:
+    """The precision asked for, if device and model have it; without a wish, tf32 for single precision on a GPU."""
+    single = dtype is torch.float32
+    if asked is None:
+        return "tf32" if single and device.type == "cuda" else "fp32"
+    if asked != "fp32" and not single:
+        raise ValueError(f"precision={asked!r} is for models in float32, got {str(dtype).removeprefix('torch.')}")
+    if asked == "tf32" and device.type != "cuda":
+        raise ValueError("precision='tf32' is something only GPUs have, got a CPU; use 'fp32'")
+    return asked
+
+
 @contextmanager
-def reproducible() -> Iterator[None]:
+def arithmetic(precision: str) -> Iterator[None]:
+    """Reproducible, with products of single precision rounded as asked."""
+    if not torch.cuda.is_available():
+        yield
+        return
+    switches: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn]  # type: ignore[attr-defined]
+    before = [switch.fp32_precision for switch in switches]
+    try:
+        for switch in switches:
+            switch.fp32_precision = "ieee" if precision == "fp32" else "tf32"
+        with _reproducible():
+            yield
+    finally:
+        for switch, value in zip(switches, before, strict=True):
+            switch.fp32_precision = value
+
+
+@contextmanager
+def _reproducible() -> Iterator[None]:
     """Kernels that give the same bits every time; the caller's settings come back afterwards.
 
     Operations without such a kernel only warn: a run that works should not fail for its last bit.
     """
-    if not torch.cuda.is_available():
-        yield
-        return
     cudnn = torch.backends.cudnn
     before = cudnn.deterministic, cudnn.benchmark
     mode = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()

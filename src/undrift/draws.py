@@ -195,6 +195,7 @@ class MaskedStatistics(TorchFunctionMode):
     ) -> Tensor:
         if not training:
             return F.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+        given, input = input.dtype, input.to(torch.promote_types(input.dtype, torch.float32))  # as PyTorch's own does
         inner = (1, -1, *[1] * (input.ndim - 2))
         axes = (0, *range(2, input.ndim))
         kept = self.weight.to(input.dtype).view(-1, *[1] * (input.ndim - 1))
@@ -210,4 +211,4 @@ class MaskedStatistics(TorchFunctionMode):
         normal = centred * torch.rsqrt(var + eps).view(inner)
         if weight is not None:
             normal = normal * weight.view(inner)
-        return normal if bias is None else normal + bias.view(inner)
+        return (normal if bias is None else normal + bias.view(inner)).to(given)

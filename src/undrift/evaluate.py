@@ -12,20 +12,25 @@ _BLOCK = 2048  # samples evaluated together
 
 
 def evaluate(learner: Learner, params: Tree, buffers: Tree | None, x: Tensor, y: Tensor) -> dict[str, float]:
-    """Mean loss and, where outputs are scores of classes, accuracy; summed in float64."""
-    loss = torch.zeros((), dtype=torch.float64, device=x.device)
-    correct = torch.zeros((), dtype=torch.int64, device=x.device)
-    scored = torch.zeros((), dtype=torch.int64, device=x.device)
+    """Mean loss and, where outputs are scores of classes, accuracy."""
+    return figures(sums(learner, params, buffers, x, y), len(x))
+
+
+def sums(learner: Learner, params: Tree, buffers: Tree | None, x: Tensor, y: Tensor) -> Tensor:
+    """Sum of losses, right answers and answers [3], in float64; the host need not wait for it."""
+    total = torch.zeros(3, dtype=torch.float64, device=x.device)
     for block, target in zip(x.split(_BLOCK), y.split(_BLOCK), strict=True):
         output = learner.outputs(params, buffers, block)
-        loss += learner.sample_loss(output, target).double().sum()
+        total[0] += learner.sample_loss(output, target).double().sum()
         if scores_classes(output, target):
-            correct += (output.argmax(-1) == target).sum()
-            scored += (target != IGNORED).sum()
-    figures = {"loss": float(loss) / len(x)}
-    if int(scored):
-        figures["accuracy"] = int(correct) / int(scored)
-    return figures
+            total[1] += (output.argmax(-1) == target).sum()
+            total[2] += (target != IGNORED).sum()
+    return total
+
+
+def figures(sums: Tensor, samples: int) -> dict[str, float]:
+    loss, correct, scored = sums.tolist()
+    return {"loss": loss / samples} | ({"accuracy": correct / scored} if scored else {})
 
 
 def class_averages(learner: Learner, params: Tree, buffers: Tree | None, x: Tensor, y: Tensor) -> dict[str, float]:

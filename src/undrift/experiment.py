@@ -16,9 +16,10 @@ from undrift.algorithm import Algorithm, Setting
 from undrift.averaging import BUFFER_POLICIES
 from undrift.data import augment as augmentation
 from undrift.data import load
-from undrift.data.batches import Schedule
+from undrift.data.batches import Schedule, Shape, Table
 from undrift.data.federated import FederatedData, held_out
-from undrift.engines import Engine, Work, choose
+from undrift.determinism import PRECISIONS, arithmetic, find_precision
+from undrift.engines import Engine, Rehearsal, Work, choose
 from undrift.evaluate import scores_classes
 from undrift.learner import IGNORED, Learner, SampleLoss
 from undrift.optim import optimizer
@@ -55,6 +56,7 @@ class Options:
     clip: float | None = None
     lr_decay: float = 1.0
     buffers: str = "averaged"
+    precision: str | None = None
 
     def __post_init__(self) -> None:
         for option in fields(self):
@@ -82,6 +84,8 @@ class Options:
             check.number("clip", self.clip, 0, open_low=True)
         check.number("lr_decay", self.lr_decay, 0, 1, open_low=True)
         check.choice("buffers", self.buffers, BUFFER_POLICIES)
+        if self.precision is not None:
+            check.choice("precision", self.precision, PRECISIONS)
         if self.dtype is not None:
             check.choice("dtype", self.dtype, _DTYPES)
         optimizer(self.optimizer, self.momentum)
@@ -103,48 +107,72 @@ class Experiment:
     method: Method
     learner: Learner
     data: FederatedData
-    x: Tensor
-    y: Tensor
+    table: Table
     test: tuple[Tensor, Tensor] | None
     schedule: Schedule
     augment: Augment | None
     engine: Engine
     engine_reason: str
+    precision: str
     weighting: str
     description: dict[str, Any]  # plain values from which `resume` makes it again, or fingerprints it is checked with
 
+    def rate(self, round: int) -> float:
+        """The local learning rate of a round."""
+        return self.options.lr * self.options.lr_decay ** (round - 1)
+
     def work(self, ids: np.ndarray[Any, np.dtype[np.int64]], round: int, shares: Tensor) -> Work:
-        return _work(
-            self.options, self.learner, self.data, self.x, self.y, self.schedule, self.augment, ids, round, shares
+        """The work of these clients in a round, as the engine arranges it."""
+        sizes, device = self.data.sizes, self.learner.device
+        shapes, order = self.engine.arrange(self.schedule, sizes[ids], (int(sizes.min()), int(sizes.max())))
+        places = torch.from_numpy(ids).to(device)
+        return make_work(
+            self,
+            self.table,
+            shapes,
+            places,
+            places,
+            shares,
+            None if order is None else torch.from_numpy(order).to(device),
+            participation=len(ids) / len(self.data),
+            seed=self.options.seed,
+            round=round,
+            lr=self.rate(round),
         )
 
 
-def _work(
-    options: Options,
-    learner: Learner,
-    data: FederatedData,
-    x: Tensor,
-    y: Tensor,
-    schedule: Schedule,
-    augment: Augment | None,
-    ids: np.ndarray[Any, np.dtype[np.int64]],
-    round: int,
+def make_work(
+    experiment: Experiment,
+    table: Table,
+    shapes: tuple[Shape, ...],
+    places: Tensor,
+    ids: Tensor,
     shares: Tensor,
+    order: Tensor | None,
+    *,
+    participation: float,
+    seed: int | Tensor,
+    round: int | Tensor,
+    lr: float | Tensor,
 ) -> Work:
+    """Work for an engine: what the experiment fixes, and what a round decides."""
+    options = experiment.options
     return Work(
-        learner=learner,
-        data=data,
-        x=x,
-        y=y,
+        learner=experiment.learner,
+        table=table,
+        shapes=shapes,
+        order=order,
+        places=places,
         ids=ids,
         shares=shares,
-        schedule=schedule,
-        seed=options.seed,
+        schedule=experiment.schedule,
+        seed=seed,
         round=round,
-        lr=options.lr * options.lr_decay ** (round - 1),
+        lr=lr,
+        participation=participation,
         weight_decay=options.weight_decay,
         clip=options.clip,
-        augment=augment,
+        augment=experiment.augment,
     )
 
 
@@ -156,7 +184,9 @@ def prepare(
     loss: SampleLoss | None,
     augment: str | Augment | None,
     options: Options,
+    beside: Experiment | None = None,
 ) -> Experiment:
+    """Everything for a run. `beside` is another one, with which samples are shared where they are the same."""
     chosen = find_algorithm(algorithm)
     federation = find_data(data, options.seed)
     device = find_device(options.device)
@@ -164,7 +194,15 @@ def prepare(
     if options.target is not None and held is None:
         raise ValueError(f"target={options.target} needs a test set; give test=(x, y)")
     module = find_model(model, federation, options.seed)
-    learner = Learner(module, _checked_loss(loss), device, _DTYPES.get(options.dtype or ""), federation.normalise)
+    learner = Learner(
+        module,
+        _checked_loss(loss),
+        device,
+        _DTYPES.get(options.dtype or ""),
+        federation.normalise,
+        half=options.precision == "bf16",
+    )
+    precision = find_precision(options.precision, device, learner.dtype)
     cohort_size(options, len(federation))
     _fit(learner, federation, held)
     setting = Setting(
@@ -177,23 +215,26 @@ def prepare(
     )
     method = chosen.method(setting)
     schedule = Schedule(options.batch_size, None if options.steps else options.epochs, options.steps)
-    x, y = federation.x.to(device), federation.y.to(device)
+    table = Table.of(federation, device)
+    if beside is not None and _same(table, beside.table):
+        table = beside.table if federation is beside.data else table._replace(x=beside.table.x, y=beside.table.y)
     enlarge = _find_augmentation(augment, learner, federation)
-    rehearsal = _work(options, learner, federation, x, y, schedule, enlarge, np.arange(1), 1, torch.ones(1))
-    engine, reason = choose(options.engine, method, rehearsal)
+    with arithmetic(precision):
+        rehearsal = Rehearsal(federation, table, learner, schedule, enlarge, options.seed, precision)
+        engine, reason = choose(options.engine, method, rehearsal)
     return Experiment(
         options,
         chosen,
         method,
         learner,
         federation,
-        x,
-        y,
+        table,
         None if held is None else (held[0].to(device), held[1].to(device)),
         schedule,
         enlarge,
         engine,
         reason,
+        precision,
         options.weighting or chosen.weighting,
         {
             "algorithm": describe_algorithm(chosen),
@@ -206,6 +247,11 @@ def prepare(
             else {"fingerprint": _callable_name(augment)},
         },
     )
+
+
+def _same(a: Table, b: Table) -> bool:
+    """Whether two federations are made of the same samples, in the same order."""
+    return all(p.dtype == q.dtype and p.shape == q.shape and torch.equal(p, q) for p, q in ((a.x, b.x), (a.y, b.y)))
 
 
 def find_algorithm(algorithm: str | Algorithm) -> Algorithm:

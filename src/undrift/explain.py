@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from undrift import algorithms, tree
 from undrift.algorithm import Algorithm
+from undrift.arena import Space
 from undrift.data import FederatedData
 from undrift.experiment import Options, prepare
 from undrift.learner import cross_entropy
@@ -130,8 +131,9 @@ def _trial(algorithm: Algorithm, steps: int) -> tuple[Cost, float]:
     experiment = prepare(algorithm, _four_layers(), FederatedData.from_clients(clients), None, counted, None, options)
     method, learner = experiment.method, experiment.learner
     server = method.server(learner.parameters, learner.buffers)
-    states = ClientStates(method.client(learner.parameters, learner.buffers))
-    ledger = ClientStates(method.ledger(learner.parameters))
+    space = Space(learner.device)
+    states = ClientStates(method.client(learner.parameters, learner.buffers), len(experiment.data), space)
+    ledger = ClientStates(method.ledger(learner.parameters), len(experiment.data), space)
     for number in range(1, _ROUNDS + 1):
         looks = 0
         played = play(experiment, server, states, ledger, number)

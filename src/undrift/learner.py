@@ -62,7 +62,9 @@ class Learner:
         device: torch.device | str = "cpu",
         dtype: torch.dtype | None = None,
         normalise: tuple[Sequence[float], Sequence[float]] | None = None,
+        half: bool = False,
     ) -> None:
+        self.half = half  # activations in bfloat16; parameters, statistics and losses keep their precision
         self.module = copy.deepcopy(module).to(device)
         if dtype is not None:
             self.module.to(dtype)
@@ -116,9 +118,10 @@ class Learner:
         with ExitStack() as modes:
             if self.draws_numbers:
                 modes.enter_context(Draws(batch.key, batch.step))
-            # A single sample has no variance, which PyTorch refuses; a federation has such batches.
-            if self.normalises and (batch.weight is not None or len(batch.x) == 1):
-                weight = batch.x.new_ones(1) if batch.weight is None else batch.weight
+            # A single sample has no variance, which PyTorch refuses; a federation has such batches. Nor does PyTorch
+            # batch a normalisation whose parameters are more precise than its input.
+            if self.normalises and (batch.weight is not None or len(batch.x) == 1 or self.half):
+                weight = batch.x.new_ones(len(batch.x)) if batch.weight is None else batch.weight
                 modes.enter_context(MaskedStatistics(weight))
             output = self._call(params | buffers, batch.x)
         return Losses(self.sample_loss(output, batch.y), {k: b.detach() for k, b in buffers.items()})
@@ -146,6 +149,15 @@ class Learner:
         with handle:
             yield seen
 
+    @contextmanager
+    def exactly(self) -> Iterator[None]:
+        """Meanwhile, activations keep their precision."""
+        half, self.half = self.half, False
+        try:
+            yield
+        finally:
+            self.half = half
+
     def _call(self, tensors: Tree, x: Tensor) -> Tensor:
         """The module's output with these tensors in its slots.
 
@@ -156,8 +168,13 @@ class Learner:
         x = self.prepare(x)
         if self.normalise is not None:  # here and not before, as augmentation pads raw images
             x = (x - self.normalise[0]) / self.normalise[1]
-        output: Tensor = self.module(x)
-        return output
+        if not self.half:
+            output: Tensor = self.module(x)
+            return output
+        # Casts are not shared between calls, which the gradients of different clients must not be, either.
+        with torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False):
+            output = self.module(x)
+        return output.to(self.dtype)
 
     def _put(self, tensors: Tree) -> None:
         for name, slots in self._slots.items():

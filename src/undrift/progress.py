@@ -49,8 +49,8 @@ def together(label: str, rounds: int) -> Iterator[None]:
 
 
 @contextmanager
-def meter(label: str, rounds: int) -> Iterator[Tick]:
-    """Yields ``tick(rounds done, row of the last round)``."""
+def meter(label: str, rounds: int, runs: int = 1) -> Iterator[Tick]:
+    """Yields ``tick(rounds done, row of the last round)``, for so many runs that go on side by side."""
     whole = _whole.get()
     if whole is None and not sys.stderr.isatty():
         yield lambda done, row: None
@@ -62,7 +62,7 @@ def meter(label: str, rounds: int) -> Iterator[Tick]:
             nonlocal before
             progress.update(bar, completed=done)
             if whole is not None:
-                progress.advance(whole.bar, done - before)
+                progress.advance(whole.bar, (done - before) * runs)
             before = done
             if row is not None and not math.isnan(row["accuracy"]):
                 progress.update(bar, figures=f"accuracy {row['accuracy']:.1%}")
@@ -71,8 +71,14 @@ def meter(label: str, rounds: int) -> Iterator[Tick]:
 
         yield tick
         if whole is not None:  # a run may end early; the whole goes on without it
-            progress.advance(whole.bar, rounds - before)
+            progress.advance(whole.bar, (rounds - before) * runs)
             progress.remove_task(bar)
+
+
+def notice(text: str) -> None:
+    """A line above the bars."""
+    if Console(stderr=True).is_terminal:  # which sees what is behind a display's stand-in for stderr
+        print(text, file=sys.stderr)
 
 
 def _display() -> Progress:

@@ -28,7 +28,7 @@ class Cohort(NamedTuple):
     weights: Tensor  # [n], sum to one: how their replies are averaged
     shares: Tensor  # [n], N p_i: their part of the objective in units of a uniform one
     population: int  # N
-    round: int  # 1, 2, ...
+    round: int | Tensor  # 1, 2, ...; a tensor where the round is captured, to be replayed as another one
 
 
 class Mail(NamedTuple):

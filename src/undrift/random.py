@@ -34,14 +34,14 @@ class Stream(IntEnum):
 
 
 class Key(NamedTuple):
-    """Whose numbers: a client of a round. `client` is 0-dimensional, batched under `vmap`, or [n, 1]."""
+    """Whose numbers: a client of a round. Tensors are 0-dimensional, batched under `vmap`, or [n, 1]."""
 
-    seed: int
-    round: int
+    seed: int | Tensor
+    round: int | Tensor
     client: Tensor
 
 
-def philox(counter: tuple[Tensor | int, ...], key: tuple[int, int]) -> tuple[Tensor, ...]:
+def philox(counter: tuple[Tensor | int, ...], key: tuple[Tensor | int, int]) -> tuple[Tensor, ...]:
     """Ten rounds of Philox4x32: four words from four counter words (which broadcast) and two key words."""
     a, b, c, d = counter
     k0, k1 = key

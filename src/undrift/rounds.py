@@ -1,21 +1,41 @@
-"""One round: sample a cohort, let every phase be asked, answered and heard, and count what travelled."""
+"""One round: sample a cohort, let every phase be asked, answered and heard, and count what travelled.
+
+Runs that differ only in their seed or their learning rate can play their rounds together: their cohorts are one larger
+cohort to the engine, while every server asks and hears its own clients.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.profiler import record_function
 
 from undrift import random, tree
-from undrift.experiment import Experiment, cohort_size
+from undrift.data.batches import Shape, Table
+from undrift.engines import Batched
+from undrift.engines.work import Arrangement
+from undrift.experiment import Experiment, cohort_size, make_work
+from undrift.parts import Part
 from undrift.protocol import Cohort, Mail, Message, State
+from undrift.replay import Replayer
 from undrift.states import ClientStates, Ids
+from undrift.tree import Nest
 
 
-@dataclass(frozen=True)
-class Played:
+class Memory(NamedTuple):
+    """What a run remembers between rounds."""
+
+    server: State
+    states: ClientStates
+    ledger: ClientStates
+
+
+class Played(NamedTuple):
     """What a round leaves behind; nothing is remembered until the caller keeps it."""
 
     ids: Ids
@@ -26,6 +46,196 @@ class Played:
     bytes_up: int
     train_loss: float
     diverged: Ids  # clients that made a number infinite or not a number
+    obstacle: str  # why rounds are not replayed, although the engine would
+
+
+class _Entry(NamedTuple):
+    """What the host decides about a round, for all runs together."""
+
+    ids: list[Ids]
+    arrangement: Arrangement
+    whole: Tensor  # [4, n] whole numbers: clients, their places in the table, the order of training, the round
+    real: Tensor  # [3, n]: weights, shares, learning rates
+
+    @property
+    def ordered(self) -> bool:
+        """Whether clients are trained in another order than that of the cohort."""
+        return self.arrangement.order is not None
+
+
+class _Exchanged(NamedTuple):
+    servers: list[State]
+    clients: State
+    losses: Tensor  # [n]
+    heard: list[Message]
+    traffic: list[tuple[int, int]]  # bytes down and up, of every run
+
+
+class Stage:
+    """Where a run, or several that differ in seed and learning rate only, play their rounds."""
+
+    def __init__(self, experiments: Sequence[Experiment]) -> None:
+        self._experiments = tuple(experiments)
+        first = self._first = experiments[0]
+        self._table, self._starts = _joined(experiments)
+        sizes = [e.data.sizes for e in experiments]
+        self._extremes = min(int(s.min()) for s in sizes), max(int(s.max()) for s in sizes)
+        self._replayer = Replayer() if first.engine.replayed else None
+        self._ahead: tuple[int, _Entry] | None = None
+        rates = {e.options.lr for e in experiments}
+        self._rates = len(rates) > 1 or (self._replayer is not None and first.options.lr_decay != 1)
+
+    def play(self, memories: Sequence[Memory], round: int) -> list[Played]:
+        """A whole round of every run; pure: what is given stays as it is."""
+        number, entry = self._ahead or (0, None)
+        with record_function(Part.COHORT):
+            if entry is None or number != round:
+                entry = self._enter(round)
+            given, shapes, ordered = self._given(entry, memories), entry.arrangement.shapes, entry.ordered
+        if self._replayer is None:
+            found, traffic = self._tensors(self._exchange(given, shapes, ordered, round))
+        else:
+            with record_function(Part.REPLAY):
+                found, traffic = self._replayer(
+                    (shapes, ordered),
+                    lambda tensors: self._tensors(self._exchange(tensors, shapes, ordered, tensors["whole"][3, 0])),
+                    given,
+                )
+        if round < self._first.options.rounds:
+            with record_function(Part.COHORT):
+                self._ahead = round + 1, self._enter(round + 1)  # while the device is busy
+        return self._finished(entry, given, found, traffic, round)
+
+    def _enter(self, round: int) -> _Entry:
+        ids = [draw_cohort(e, round) for e in self._experiments]
+        places = np.concatenate([part + start for part, start in zip(ids, self._starts, strict=True)])
+        cohorts = [_cohort(e, part, round) for e, part in zip(self._experiments, ids, strict=True)]
+        sizes = np.concatenate([e.data.sizes[part] for e, part in zip(self._experiments, ids, strict=True)])
+        arrangement = self._first.engine.arrange(self._first.schedule, sizes, self._extremes)
+        order = np.arange(len(places)) if arrangement.order is None else arrangement.order
+        rates = [np.full(len(part), e.rate(round)) for e, part in zip(self._experiments, ids, strict=True)]
+        whole = np.stack([np.concatenate(ids), places, order, np.full_like(order, round)])
+        real = [torch.cat([getattr(c, name) for c in cohorts]) for name in ("weights", "shares")]
+        real.append(torch.from_numpy(np.concatenate(rates)).to(real[0].dtype))
+        return _Entry(ids, arrangement, torch.from_numpy(whole), torch.stack(real))
+
+    def _given(self, entry: _Entry, memories: Sequence[Memory]) -> Nest:
+        servers: Nest = {}
+        for number, (memory, ids) in enumerate(zip(memories, entry.ids, strict=True)):
+            rows = memory.ledger.gather(ids)
+            servers[str(number)] = memory.server | ({"ledger": rows} if rows else {})
+        clients = tree.concat([m.states.gather(ids) for m, ids in zip(memories, entry.ids, strict=True)])
+        device = self._first.learner.device
+        return {
+            "servers": servers,
+            "clients": clients,
+            "whole": entry.whole.to(device, non_blocking=True),
+            "real": entry.real.to(device, non_blocking=True),
+        }
+
+    def _exchange(self, given: Nest, shapes: tuple[Shape, ...], ordered: bool, round: int | Tensor) -> _Exchanged:
+        """The phases of a round; tensor operations only."""
+        first, runs = self._first, self._experiments
+        ids, places, order, _ = given["whole"]
+        weights, shares, rates = given["real"]
+        parts = [slice(i * len(ids) // len(runs), (i + 1) * len(ids) // len(runs)) for i in range(len(runs))]
+        cohorts = [Cohort(ids[p], weights[p], shares[p], len(e.data), round) for e, p in zip(runs, parts, strict=True)]
+        seeds = [e.options.seed for e in runs]
+        work = make_work(
+            first,
+            self._table,
+            shapes,
+            places,
+            ids,
+            shares,
+            order if ordered else None,
+            participation=len(ids) / len(runs) / len(first.data),
+            seed=seeds[0] if len(runs) == 1 else _spread(seeds, ids, len(runs)),
+            round=round,
+            lr=rates if self._rates else first.rate(round if isinstance(round, int) else 1),
+        )
+        servers, clients = [given["servers"][str(i)] for i in range(len(runs))], given["clients"]
+        traffic, heard = [(0, 0)] * len(runs), []
+        reports: dict[str, Tensor] = {}
+        with torch.no_grad():
+            for number, phase in enumerate(first.method.phases):
+                own = [e.method.phases[number] for e in runs]
+                with record_function(Part.COHORT):
+                    mails = [p.ask(s, c) for p, s, c in zip(own, servers, cohorts, strict=True)]
+                    mail = _joint(mails, len(ids) // len(runs))
+                with record_function(Part.TRAINING):
+                    replies, clients, report = first.engine.run(phase, mail, clients, work)
+                with record_function(Part.AGGREGATION):
+                    mine = [replies] if len(runs) == 1 else [tree.row(replies, part) for part in parts]
+                    servers = [p.hear(s, r, c) for p, s, r, c in zip(own, servers, mine, cohorts, strict=True)]
+                sent = [_sent(m, len(ids) // len(runs)) for m in mails]
+                traffic = [(d + s, u + tree.nbytes(r)) for (d, u), s, r in zip(traffic, sent, mine, strict=True)]
+                reports |= report
+                heard.append(replies)
+        return _Exchanged(servers, clients, reports["loss"], heard, traffic)
+
+    def _tensors(self, out: _Exchanged) -> tuple[Nest, list[tuple[int, int]]]:
+        """What remains of a round; `sound` says whose servers are finite."""
+        with record_function(Part.AGGREGATION):
+            sound = torch.stack([_finite(server) for server in out.servers])
+        servers = {str(i): server for i, server in enumerate(out.servers)}
+        return {"servers": servers, "clients": out.clients, "losses": out.losses, "sound": sound}, out.traffic
+
+    def _finished(
+        self, entry: _Entry, given: Nest, found: Nest, traffic: list[tuple[int, int]], round: int
+    ) -> list[Played]:
+        count = len(entry.ids[0])
+        losses, sound = found["losses"].view(-1, count), found["sound"]
+        means = (losses * given["real"][0].view(-1, count)).sum(1)
+        with record_function(Part.WAITING):
+            figures = torch.stack([means.double(), (sound & losses.isfinite().all(1)).double()]).tolist()
+        wrong = np.zeros(found["losses"].shape, dtype=bool)
+        if not all(figures[1]):
+            again = self._exchange(given, entry.arrangement.shapes, entry.ordered, round)  # rounds are pure
+            wrong = _culprits(again, len(self._experiments)).cpu().numpy()
+        out = []
+        for number, ids in enumerate(entry.ids):
+            server = found["servers"][str(number)]
+            part = slice(number * count, (number + 1) * count)
+            clients = found["clients"] if len(entry.ids) == 1 else tree.row(found["clients"], part)
+            out.append(
+                Played(
+                    ids,
+                    {k: v for k, v in server.items() if k != "ledger"},
+                    clients,
+                    server.get("ledger", {}),
+                    *traffic[number],
+                    figures[0][number],
+                    ids[wrong[part]],
+                    "" if self._replayer is None else self._replayer.refusal,
+                )
+            )
+        return out
+
+
+def room(experiment: Experiment) -> int:
+    """How many runs like this one can play their rounds together: as many as the engine can train at once."""
+    if not isinstance(experiment.engine, Batched):
+        return 1
+    count = cohort_size(experiment.options, len(experiment.data)) or len(experiment.data)
+    return max(1, experiment.engine.chunk // count)
+
+
+def alike(a: Experiment, b: Experiment) -> bool:
+    """Whether two runs can play their rounds together: they differ in seed and learning rate at most."""
+    free = ("seed", "lr", "engine", "device")  # the last two as they were asked for; what was chosen must be the same
+    return (
+        replace(a.options, **{name: getattr(b.options, name) for name in free}) == b.options
+        and (a.algorithm, a.weighting, a.augment, len(a.data)) == (b.algorithm, b.weighting, b.augment, len(b.data))
+        and (a.engine, a.learner.device) == (b.engine, b.learner.device)
+        and a.table.x is b.table.x
+        and a.table.y is b.table.y
+    )
+
+
+def play(experiment: Experiment, server: State, states: ClientStates, ledger: ClientStates, round: int) -> Played:
+    """One round of one run."""
+    return Stage([experiment]).play([Memory(server, states, ledger)], round)[0]
 
 
 def draw_cohort(experiment: Experiment, round: int) -> Ids:
@@ -41,56 +251,68 @@ def draw_cohort(experiment: Experiment, round: int) -> Ids:
 
 def describe_cohort(experiment: Experiment, ids: Ids, round: int) -> Cohort:
     """Weights and shares of the objective, by samples or alike."""
-    data, learner = experiment.data, experiment.learner
-    sizes = torch.from_numpy(data.sizes[ids]).to(learner.device, torch.float64)
+    device = experiment.learner.device
+    ids_, weights, shares, population, number = _cohort(experiment, ids, round)
+    return Cohort(ids_.to(device), weights.to(device), shares.to(device), population, number)
+
+
+def _cohort(experiment: Experiment, ids: Ids, round: int) -> Cohort:
+    """The same in the host's memory."""
+    data, dtype = experiment.data, experiment.learner.dtype
+    sizes = torch.from_numpy(data.sizes[ids]).double()
     if experiment.weighting == "samples":
         weights, shares = sizes / sizes.sum(), sizes / (len(data.rows) / len(data))
     else:
         weights, shares = torch.full_like(sizes, 1 / len(ids)), torch.ones_like(sizes)
-    return Cohort(
-        torch.from_numpy(ids).to(learner.device),
-        weights.to(learner.dtype),
-        shares.to(learner.dtype),
-        len(data),
-        round,
+    return Cohort(torch.from_numpy(ids), weights.to(dtype), shares.to(dtype), len(data), round)
+
+
+def _joined(experiments: Sequence[Experiment]) -> tuple[Table, list[int]]:
+    """One table for all runs, and where the clients of each begin in it."""
+    first, *others = (e.table for e in experiments)
+    if all(t is first for t in others):
+        return first, [0] * len(experiments)
+    tables = [first, *others]
+    counts, rows = [len(t.sizes) for t in tables], [len(t.rows) for t in tables]
+    offsets = [t.offsets[:-1] + start for t, start in zip(tables, np.cumsum([0, *rows]).tolist(), strict=False)]
+    joint = Table(
+        first.x,
+        first.y,
+        torch.cat([t.rows for t in tables]),
+        torch.cat(offsets),
+        torch.cat([t.sizes for t in tables]),
     )
+    return joint, np.cumsum([0, *counts[:-1]]).tolist()
 
 
-def play(experiment: Experiment, server: State, states: ClientStates, ledger: ClientStates, round: int) -> Played:
-    """A whole round; pure: what is given stays as it is."""
-    ids = draw_cohort(experiment, round)
-    cohort = describe_cohort(experiment, ids, round)
-    work = experiment.work(ids, round, cohort.shares)
-    clients = states.gather(ids)
-    if rows := ledger.gather(ids):
-        server = server | {"ledger": rows}
-    down = up = 0
-    reports: dict[str, Tensor] = {}
-    heard: list[Message] = []
-    with torch.no_grad():
-        for phase in experiment.method.phases:
-            mail = phase.ask(server, cohort)
-            replies, clients, report = experiment.engine.run(phase, mail, clients, work)
-            server = phase.hear(server, replies, cohort)
-            down += _sent(mail, len(ids))
-            up += tree.nbytes(replies)
-            reports |= report
-            heard.append(replies)
-    losses = reports["loss"]
-    after = server.get("ledger", {})
-    server = {k: v for k, v in server.items() if k != "ledger"}
-    diverged = ids[_not_finite(server, losses, heard).cpu().numpy()]
-    return Played(ids, server, clients, after, down, up, float((losses * cohort.weights).sum()), diverged)
+def _joint(mails: Sequence[Mail], count: int) -> Mail:
+    """What several servers send to `count` clients each, as one server's mail."""
+    if len(mails) == 1:
+        return mails[0]
+    return Mail({}, tree.concat([tree.repeat(m.shared, count) | m.each for m in mails]))
 
 
-def _not_finite(server: State, losses: Tensor, heard: list[Message]) -> Tensor:
-    """Whose loss or reply is not finite [n]; everybody's, if only the server's state is not."""
-    wrong = ~torch.isfinite(losses)
-    if bool(wrong.any()) or all(bool(torch.isfinite(leaf).all()) for leaf in _floats(server)):
-        return wrong
-    for leaf in (leaf for replies in heard for leaf in _floats(replies)):
-        wrong |= ~torch.isfinite(leaf.reshape(len(leaf), -1)).all(1)
-    return wrong if bool(wrong.any()) else ~wrong
+def _spread(values: Sequence[int], like: Tensor, runs: int) -> Tensor:
+    """A value for every client of every run, made without a copy from the host."""
+    count = len(like) // runs
+    return torch.cat([torch.full_like(like[:count], value) for value in values])
+
+
+def _finite(server: State) -> Tensor:
+    largest: Any = torch._foreach_norm(_floats(server), float("inf"))
+    return torch.stack([value.isfinite() for value in largest]).all()
+
+
+def _culprits(out: _Exchanged, runs: int) -> Tensor:
+    """Whose loss or reply is not finite [n]; everybody's of a run, if only its server's state is not."""
+    wrong = ~torch.isfinite(out.losses).view(runs, -1)
+    replies = torch.zeros_like(wrong)
+    for leaf in (leaf for message in out.heard for leaf in _floats(message)):
+        replies |= ~torch.isfinite(leaf.reshape(*wrong.shape, -1)).all(-1)
+    for number, server in enumerate(out.servers):
+        if not bool(wrong[number].any()) and not bool(_finite(server)):
+            wrong[number] = replies[number] if bool(replies[number].any()) else True
+    return wrong.flatten()
 
 
 def _sent(mail: Mail, clients: int) -> int:

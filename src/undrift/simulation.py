@@ -17,14 +17,15 @@ from torch import nn
 from undrift import algorithms, check
 from undrift.algorithm import Algorithm
 from undrift.data import FederatedData, load
-from undrift.determinism import reproducible
+from undrift.determinism import arithmetic
 from undrift.directory import RunDirectory, describe_environment, write_json
 from undrift.engines import Batched
 from undrift.experiment import Cohorts, Experiment, Options, prepare
 from undrift.learner import SampleLoss
 from undrift.pgvc import PGVC
 from undrift.progress import meter
-from undrift.run import DivergenceError, Run
+from undrift.rounds import Stage
+from undrift.run import DivergenceError, Run, advance
 from undrift.task import Augment
 
 Callback = Callable[[dict[str, Any], Run], object]  # called with the row of every round; a true result ends the run
@@ -69,6 +70,7 @@ def simulate(
     clip: float | None = None,
     lr_decay: float = 1.0,
     buffers: str = "averaged",
+    precision: str | None = None,
     on_divergence: str = "raise",
 ) -> Run:
     """Train `model` on the clients of `data` by `algorithm`, and return the run.
@@ -93,6 +95,8 @@ def simulate(
         clip: the largest norm of a minibatch gradient; it is clipped before any correction.
         lr_decay: the local learning rate is multiplied by this after every round.
         buffers: what becomes of BatchNorm statistics: ``"averaged"``, ``"local"`` or ``"dropped"``.
+        precision: ``"fp32"``; ``"tf32"``, the default on a GPU, which rounds the factors of products to ten bits; or
+            ``"bf16"``, which computes in bfloat16 and keeps parameters in single precision.
         on_divergence: ``"raise"`` a `DivergenceError`, or ``"stop"`` and return the rounds so far.
     """
     options = Options(
@@ -116,8 +120,13 @@ def simulate(
         clip=clip,
         lr_decay=lr_decay,
         buffers=buffers,
+        precision=precision,
     )
-    return start(algorithm, model, data, test, loss, augment, options, callbacks, out, on_divergence)
+    check.choice("on_divergence", on_divergence, ("raise", "stop"))
+    calls = _callbacks(callbacks)
+    run = start(algorithm, model, data, test, loss, augment, options, out)
+    go_on([run], calls, on_divergence)
+    return run
 
 
 def start(
@@ -128,19 +137,17 @@ def start(
     loss: SampleLoss | None,
     augment: str | Augment | None,
     options: Options,
-    callbacks: Iterable[Callback],
     out: str | Path | None,
-    on_divergence: str,
     label: str | None = None,
+    beside: Run | None = None,
 ) -> Run:
-    """`simulate` with its plain arguments in one object, and a label for reports."""
-    check.choice("on_divergence", on_divergence, ("raise", "stop"))
-    calls = _callbacks(callbacks)
-    experiment = prepare(algorithm, model, data, test, loss, augment, options)
+    """A run that has not begun; `beside` is another one, with which samples are shared where they are the same."""
+    other = None if beside is None else beside.experiment
+    experiment = prepare(algorithm, model, data, test, loss, augment, options, other)
     config = configuration(experiment, label)
     environment = describe_environment(experiment.learner.device, config["options"]["engine"], experiment.engine_reason)
     directory = None if out is None else RunDirectory.create(out, config, environment)
-    return _go_on(Run(experiment, config, environment, directory), calls, on_divergence)
+    return Run(experiment, config, environment, directory)
 
 
 def configuration(experiment: Experiment, label: str | None) -> dict[str, Any]:
@@ -174,6 +181,23 @@ def resume(
     """
     check.choice("on_divergence", on_divergence, ("raise", "stop"))
     calls = _callbacks(callbacks)
+    run = reopen(out, rounds, algorithm, model, data, test, loss, augment)
+    go_on([run], calls, on_divergence)
+    return run
+
+
+def reopen(
+    out: str | Path,
+    rounds: int | None,
+    algorithm: Algorithm | None,
+    model: str | nn.Module | None,
+    data: str | FederatedData | Sequence[tuple[Any, Any]] | None,
+    test: tuple[Any, Any] | None,
+    loss: SampleLoss | None,
+    augment: str | Augment | None,
+    beside: Run | None = None,
+) -> Run:
+    """A run as its newest checkpoint left it; `beside` as in `start`."""
     directory = RunDirectory.open(out)
     config = directory.config
     stored = Options(**config["options"])
@@ -186,6 +210,7 @@ def resume(
         _stored("loss", config["loss"], loss),
         _stored("augment", config["augment"], augment),
         options,
+        None if beside is None else beside.experiment,
     )
     for part, fingerprint in experiment.description.items():
         if fingerprint != config[part]:
@@ -197,7 +222,7 @@ def resume(
         raise ValueError(f"the run has {run.rounds} rounds already; rounds must be at least that, got {rounds}")
     if rounds is not None:
         write_json(directory.path / "config.json", config)
-    return _go_on(run, calls, on_divergence)
+    return run
 
 
 def _callbacks(callbacks: Any) -> tuple[Callback, ...]:
@@ -207,29 +232,36 @@ def _callbacks(callbacks: Any) -> tuple[Callback, ...]:
     return calls
 
 
-def _go_on(run: Run, callbacks: tuple[Callback, ...], on_divergence: str) -> Run:
-    options = run.options
-    with reproducible(), _ctrl_c() as interrupted, meter(run.label, options.rounds) as tick:
-        tick(run.rounds, None)
-        while run.rounds < options.rounds and not run.reached_target:
-            try:
-                row = run.advance()
-            except DivergenceError:
-                if on_divergence == "raise":
-                    raise
-                return run
-            tick(run.rounds, row)
-            run.save_if_due()
-            done = False
-            for callback in callbacks:  # all of them, whatever the first one says
-                done = bool(callback(row, run)) or done
+def go_on(runs: Sequence[Run], callbacks: Iterable[Callback], on_divergence: str) -> None:
+    """Train a run, or several that are `alike`, to the end; those that are equally far play their rounds together."""
+    calls, going, rounds = _callbacks(callbacks), list(runs), runs[0].options.rounds
+    group: list[Run] = []
+    label = runs[0].label if len(runs) == 1 else f"{runs[0].label} × {len(runs)}"
+    with arithmetic(runs[0].precision), _ctrl_c() as interrupted, meter(label, rounds, len(runs)) as tick:
+        tick(min(run.rounds for run in runs), None)
+        while going := [run for run in going if run.rounds < rounds and not run.reached_target]:
+            done, row = min(run.rounds for run in going), None
+            if group != (behind := [run for run in going if run.rounds == done]):
+                group, stage = behind, Stage([run.experiment for run in behind])
+            for run, keep in zip(group, advance(group, stage), strict=True):
+                try:
+                    row = keep()
+                except DivergenceError:
+                    if on_divergence == "raise":
+                        raise
+                    going.remove(run)
+                    continue
+                run.save_if_due()
+                wishes = [callback(row, run) for callback in calls]  # of all of them, whatever the first one says
+                if any(wishes):
+                    going.remove(run)
+            tick(done + 1, row)
             if interrupted():
-                run.save()
-                raise Interrupted(run)
-            if done:
-                break
-        run.save()
-    return run
+                for run in runs:
+                    run.save()
+                raise Interrupted(runs[0])
+        for run in runs:
+            run.save()
 
 
 def _stored_algorithm(description: dict[str, Any]) -> Algorithm:

@@ -51,7 +51,7 @@ class Task:
     samples: Tensor  # n_i
     share: Tensor  # N p_i
     participation: float  # |S| / N
-    lr: float
+    lr: float | Tensor
     weight_decay: float
     clip: float | None
     augment: Augment | None

@@ -14,7 +14,7 @@ import undrift as ud
 from laws import SIZES, classified, seeded
 from quadratics import Quadratics
 from undrift.algorithms import FSVRG, Mime
-from undrift.data.batches import Schedule, plan
+from undrift.data.batches import Schedule, Table, exact, plan
 from undrift.layout import Layout
 
 # Two clients, three features and one that nobody has: the first client has no feature 1, the second no feature 0.
@@ -160,7 +160,9 @@ def test_alone_it_is_svrg() -> None:
     data = ud.FederatedData.from_clients([(x, y)])
     w = start_of(line())
     for number in (1, 2):
-        order = plan(data, np.array([0]), Schedule(1, 1, None), 7, number, torch.device("cpu")).rows[0, :, 0].tolist()
+        schedule, only = Schedule(1, 1, None), torch.tensor([0])
+        table = Table.of(data, torch.device("cpu"))
+        order = plan(table, only, only, exact(schedule, data.sizes), schedule, 7, number).rows[0, :, 0].tolist()
         assert sorted(order) == [0, 1, 2, 3, 4]
         mean, v = gradient(w, x, y), w.copy()
         for s in order:

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 import undrift as ud
 from undrift import random
-from undrift.data.batches import Schedule, plan
+from undrift.data.batches import Schedule, Table, exact, plan
 from undrift.data.partition import by_owner, owners
 
 MANY = 1_000_000
@@ -71,7 +71,9 @@ def test_plans_do_not_depend_on_the_others(tiny: ud.FederatedData) -> None:
         tiny.x[: tiny.offsets[100]], tiny.y[: tiny.offsets[100]], tiny.rows[: tiny.offsets[100]], tiny.sizes[:100]
     )
     ids = random.sample(0, 1, 100, 10).numpy()
-    plans = [plan(data, ids, Schedule(2, 2, None), 0, 1, few.x.device) for data in (tiny, few)]
+    schedule, clients = Schedule(2, 2, None), torch.from_numpy(ids)
+    shape = exact(schedule, few.sizes[ids])
+    plans = [plan(Table.of(data, few.x.device), clients, clients, shape, schedule, 0, 1) for data in (tiny, few)]
     assert bool((plans[0].rows == plans[1].rows).all())
 
 

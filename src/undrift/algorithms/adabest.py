@@ -39,7 +39,7 @@ class AdaptiveBias(Correction):
         now, task = at.task.key.round, at.task  # rounds count from 1, so that a first participation divides by t ≥ 1
         faded = tree.scale(client["bias"], 1 / (now - client["last"]).to(task.samples.dtype))
         rate = self.mu / task.steps if self.per_step else self.mu
-        return update, {"bias": tree.add(faded, update, -rate), "last": torch.full_like(client["last"], now)}, {}
+        return update, {"bias": tree.add(faded, update, -rate), "last": client["last"] * 0 + now}, {}
 
     def advance(self, update: Tree, server: State, heard: Heard) -> tuple[Tree, State]:
         average = tree.add(heard.model, update)

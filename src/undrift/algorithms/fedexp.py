@@ -33,8 +33,8 @@ class Extrapolation(Correction):
 
     def advance(self, update: Tree, server: State, heard: Heard) -> tuple[Tree, State]:
         # The start is no iterate: after the first round x¹ is shown alone.
-        first = heard.cohort.round == 1
-        return update, {"previous": tree.add(heard.model, update) if first else heard.model}
+        first = 1.0 * (heard.cohort.round == 1)
+        return update, {"previous": tree.add(heard.model, update, first)}
 
     def present(self, model: Tree, server: State) -> Tree:
         return tree.mix(model, server["previous"], 0.5)

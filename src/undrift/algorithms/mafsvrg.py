@@ -138,18 +138,18 @@ class Look:
     method: Diversified
 
     def ask(self, server: State, cohort: Cohort) -> Mail:
-        return self.method.letter(server, cohort.round)
+        return self.method.letter(server, int(cohort.round))
 
     def answer(self, inbox: Message, client: State, task: Task) -> Answer:
         method = self.method
         gradients, objectives = method.examine(inbox, client, task)
         found = method.reduction.features.look(_one(inbox, 0)["model"], task)
-        preference = {} if method.single(task.key.round) else {"preference": objectives.argmin()}
+        preference = {} if method.single(int(task.key.round)) else {"preference": objectives.argmin()}
         return Answer({"gradient": gradients} | found | preference, client | ({method.own: found} if found else {}), {})
 
     def hear(self, server: State, replies: Message, cohort: Cohort) -> State:
         method, ledger = self.method, server["ledger"]
-        if method.single(cohort.round):
+        if method.single(int(cohort.round)):
             ledger = ledger | {"choice": torch.zeros_like(ledger["choice"])}
         else:
             ledger = ledger | {"choice": replies["preference"]}
@@ -177,7 +177,7 @@ class Walk:
     def answer(self, inbox: Message, client: State, task: Task) -> Answer:
         method = self.method
         trained = Train(method.training).answer(inbox, client, task)
-        if not method.by_gradient or method.single(task.key.round):
+        if not method.by_gradient or method.single(int(task.key.round)):
             return trained
         model, buffers = method.training.received(inbox, client, task)
         reply: Message = tree.drop(trained.reply, ["update"])
@@ -189,8 +189,8 @@ class Walk:
 
     def hear(self, server: State, replies: Message, cohort: Cohort) -> State:
         method = self.method
-        models = method.current(server["models"], cohort.round)
-        if method.single(cohort.round):
+        models = method.current(server["models"], int(cohort.round))
+        if method.single(int(cohort.round)):
             change = {k: v[None] for k, v in tree.mean(replies["update"], cohort.weights).items()}
         elif method.by_gradient:
             rate = replies["length"].mean() if method.group_lr is None else method.group_lr
@@ -199,7 +199,7 @@ class Walk:
             change = tree.sub(self._grouped(_trained(server, replies), models, cohort), models)
         change = method.reduction.features.enlarged(change, server[method.own])
         after = server | {"models": method.spread(tree.add(models, change, method.training.server_lr))}
-        if cohort.round == method.threshold and method.count > 1:
+        if int(cohort.round) == method.threshold and method.count > 1:
             after = after | self._first_groups(_trained(server, replies), cohort)
         if "buffers" in replies:
             after = after | {"buffers": mean_buffers(replies["buffers"], cohort.weights)}
@@ -216,7 +216,7 @@ class Walk:
         """The models with which grouping begins in the next round; G equal ones would never part."""
         method = self.method
         plane = Plane.through(rows, method.count - 1)
-        starts = plus_plus(plane.points, method.count, method.seed, cohort.round, cohort.ids)
+        starts = plus_plus(plane.points, method.count, method.seed, int(cohort.round), cohort.ids)
         groups = lloyd(plane.points, starts)
         votes = groups.members.bincount(minlength=method.count).to(cohort.ids.device)
         return {"next": plane.lift(groups.centres), "votes": votes}
@@ -229,7 +229,7 @@ class Accelerate:
     method: Diversified
 
     def ask(self, server: State, cohort: Cohort) -> Mail:
-        return self.method.letter(server, cohort.round)
+        return self.method.letter(server, int(cohort.round))
 
     def answer(self, inbox: Message, client: State, task: Task) -> Answer:
         return Answer({"gradient": self.method.examine(inbox, client, task)[0]}, client, {})
@@ -238,10 +238,10 @@ class Accelerate:
         method = self.method
         assert method.acceleration is not None
         models, moments = method.acceleration.step(
-            method.current(server["models"], cohort.round),
+            method.current(server["models"], int(cohort.round)),
             tree.mean(replies["gradient"], cohort.weights),
-            {k: method.current(m, cohort.round) for k, m in server["moments"].items()},
-            cohort.round,
+            {k: method.current(m, int(cohort.round)) for k, m in server["moments"].items()},
+            int(cohort.round),
         )
         spread = {k: method.spread(m) for k, m in moments.items()}
         return _begun(server | {"models": method.spread(models), "moments": spread})

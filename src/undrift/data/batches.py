@@ -1,9 +1,13 @@
-"""Which samples a client uses in which step: a function of (seed, round, client) alone."""
+"""Which samples a client uses in which step: a function of (seed, round, client) alone.
+
+A `Shape` is what can be said of a block of clients before any batch is drawn; it depends on their sizes only. The
+batches themselves are drawn on the device, by tensor operations alone, so that a round can be captured and replayed.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,51 +38,123 @@ class Schedule:
         return np.ones_like(sizes) if self.batch_size is None else -(-sizes // self.batch_size)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The batches of a block of n clients, padded to its longest: J steps of B samples."""
+class Shape(NamedTuple):
+    """A block of n clients, padded to its longest: J steps of B samples."""
+
+    clients: int  # n
+    batch: int  # B
+    width: int  # M, samples of the largest client
+    epochs: int  # orders of samples that must be drawn
+    whole: tuple[bool, ...]  # [J]: nobody's batch is padded in step j
+    certain: tuple[bool, ...]  # [J]: everybody takes step j
+    smallest: int  # samples that everybody has, at least
+
+    @property
+    def steps(self) -> int:
+        return len(self.certain)
+
+
+def exact(schedule: Schedule, sizes: Ints) -> Shape:
+    """The shape of clients of these sizes, padded no further than they need."""
+    steps, smallest, width = schedule.step_counts(sizes), int(sizes.min()), int(sizes.max())
+    batch = width if schedule.batch_size is None else min(schedule.batch_size, width)
+    turn, full = np.arange(int(steps.max())), (sizes // batch)[:, None]
+    last = turn % -(-sizes // batch)[:, None]  # which batch of its epoch a step is
+    return Shape(
+        len(sizes),
+        batch,
+        width,
+        _epochs(schedule, batch, smallest),
+        tuple(np.all((last < full) & (turn < steps[:, None]), axis=0).tolist()),
+        tuple((turn < int(steps.min())).tolist()),
+        smallest,
+    )
+
+
+def roomy(schedule: Schedule, sizes: Ints, smallest: int, largest: int) -> Shape:
+    """A shape that fits these clients and many others of a federation with clients of these extreme sizes.
+
+    Their number of steps is rounded up, to about four values an octave, so that few shapes do for all cohorts.
+    """
+    size = _rounded(int(sizes.max()), largest)
+    batch = size if schedule.batch_size is None else min(schedule.batch_size, largest)
+    width = min(largest, -(-size // batch) * batch)
+    count = int(schedule.step_counts(np.array([width]))[0])
+    turn = np.arange(count)
+    return Shape(
+        len(sizes),
+        batch,
+        width,
+        _epochs(schedule, batch, smallest),
+        tuple((turn < smallest // batch).tolist()),
+        tuple((turn < int(schedule.step_counts(np.array([smallest]))[0])).tolist()),
+        smallest,
+    )
+
+
+def _rounded(count: int, most: int) -> int:
+    """The next of 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ..., but not above `most`."""
+    step = 1 << max(0, (count - 1).bit_length() - 3)
+    return min(most, -(-count // step) * step)
+
+
+def _epochs(schedule: Schedule, batch: int, smallest: int) -> int:
+    """How often the client with the fewest samples begins anew."""
+    if schedule.steps is None:
+        return schedule.epochs or 1
+    return -(-schedule.steps // -(-smallest // batch))
+
+
+class Plan(NamedTuple):
+    """The batches of a block of clients."""
 
     rows: Tensor  # [n, J, B] rows of the data; padding repeats a client's own rows
-    counts: Ints  # [n, J] samples in every batch, 0 where a client has finished
+    counts: Tensor  # [n, J] samples in every batch, 0 where a client has finished
     everything: Tensor  # [n, M] all rows of every client, padded likewise
-    sizes: Ints  # [n]
+    sizes: Tensor  # [n]
+
+
+class Table(NamedTuple):
+    """A federation on a device: its samples, and whose they are."""
+
+    x: Tensor
+    y: Tensor
+    rows: Tensor  # those of client i lie at offsets[i] .. offsets[i] + sizes[i]
+    offsets: Tensor
+    sizes: Tensor
+
+    @classmethod
+    def of(cls, data: FederatedData, device: torch.device) -> Table:
+        numbers = (torch.from_numpy(v).to(device) for v in (data.rows, data.offsets, data.sizes))
+        return cls(data.x.to(device), data.y.to(device), *numbers)
 
 
 def plan(
-    data: FederatedData,
-    ids: Ints,
-    schedule: Schedule,
-    seed: int,
-    round: int,
-    device: torch.device,
+    table: Table, places: Tensor, clients: Tensor, shape: Shape, schedule: Schedule, seed: int | Tensor, round: Any
 ) -> Plan:
-    sizes = data.sizes[ids]
-    width, steps = int(sizes.max()), schedule.step_counts(sizes)
-    places = np.minimum(np.arange(width), sizes[:, None] - 1) + data.offsets[ids][:, None]
-    everything = torch.from_numpy(data.rows[places]).to(device)  # [n, M]
+    """The batches of the clients at these `places` of the table [n], whose numbers are drawn as those of `clients` [n].
 
-    length = int(steps.max())
-    turn = np.arange(length)[None]  # [1, J]
-    if schedule.batch_size is None:
-        counts = np.where(turn < steps[:, None], sizes[:, None], 0)
-        return Plan(everything[:, None].expand(-1, length, -1), counts, everything, sizes)
+    `seed` may be a tensor [n]; `round` a number or a 0-dimensional tensor.
+    """
+    device, (_, batch, width, epochs, *_) = places.device, shape
+    sizes = table.sizes[places]
+    own = torch.arange(width, device=device).minimum(sizes[:, None] - 1) + table.offsets[places][:, None]
+    everything = table.rows[own]  # [n, M]
 
-    batch = min(schedule.batch_size, width)
+    turn = torch.arange(shape.steps, device=device)[None]  # [1, J]
     per_epoch = -(-sizes // batch)[:, None]
-    taken = np.minimum(turn, steps[:, None] - 1)  # padded steps repeat the last one
-    epoch, first = taken // per_epoch, taken % per_epoch * batch  # [n, J]
-    counts = np.where(turn < steps[:, None], np.minimum(batch, sizes[:, None] - first), 0)
+    steps = per_epoch * epochs if schedule.steps is None else torch.full_like(per_epoch, schedule.steps)
+    if schedule.batch_size is None:
+        counts = torch.where(turn < steps, sizes[:, None], 0)
+        return Plan(everything[:, None].expand(-1, shape.steps, -1), counts, everything, sizes)
 
-    clients = torch.from_numpy(ids).to(device)[:, None]
-    on_device = torch.from_numpy(sizes).to(device)
-    orders = torch.stack(
-        [
-            random.permutations(Key(seed, round, clients), Stream.BATCHES, e, on_device, width)
-            for e in range(int(epoch.max()) + 1)
-        ],
-        dim=1,
-    )  # [n, E, M]
-    place = np.minimum(first[:, :, None] + np.arange(batch), sizes[:, None, None] - 1)  # [n, J, B]
-    flat = torch.from_numpy(epoch[:, :, None] * width + place).to(device).flatten(1)
-    chosen = orders.flatten(1).gather(1, flat)
-    return Plan(everything.gather(1, chosen).unflatten(1, (length, batch)), counts, everything, sizes)
+    taken = turn.minimum(steps - 1)  # padded steps repeat the last one
+    epoch, first = taken // per_epoch, taken % per_epoch * batch  # [n, J]
+    counts = torch.where(turn < steps, (sizes[:, None] - first).clamp_max(batch), 0)
+
+    key = Key(seed[:, None] if isinstance(seed, Tensor) else seed, round, clients[:, None])
+    orders = [random.permutations(key, Stream.BATCHES, e, sizes, width) for e in range(epochs)]
+    place = (first[:, :, None] + torch.arange(batch, device=device)).minimum(sizes[:, None, None] - 1)  # [n, J, B]
+    flat = (epoch[:, :, None] * width + place).flatten(1)
+    chosen = torch.stack(orders, dim=1).flatten(1).gather(1, flat)
+    return Plan(everything.gather(1, chosen).unflatten(1, (shape.steps, batch)), counts, everything, sizes)

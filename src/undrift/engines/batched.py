@@ -16,7 +16,9 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from undrift import tree
-from undrift.engines.work import FULL_PASS_BLOCK, Outcome, Work
+from undrift.data.batches import Plan, Schedule, Shape, exact, roomy
+from undrift.engines import convolution
+from undrift.engines.work import FULL_PASS_BLOCK, Arrangement, Ints, Outcome, Work
 from undrift.protocol import Answer, Mail, Message, Phase, State
 from undrift.random import Key
 from undrift.task import Samples, Task
@@ -26,40 +28,52 @@ from undrift.tree import Tree
 @dataclass(frozen=True)
 class Batched:
     chunk: int  # clients trained together
+    replayed: bool = False  # rounds are captured and replayed, so that the fewer shapes, the better
+    convolutions: bool = False  # the model's convolutions are our own
     name: str = "batched"
 
+    def arrange(self, schedule: Schedule, sizes: Ints, extremes: tuple[int, int]) -> Arrangement:
+        order = np.lexsort((sizes, schedule.step_counts(sizes)))
+        as_they_come = bool((order == np.arange(len(order))).all())
+        chunk = self._even_chunk(schedule, sizes) if self.replayed else self.chunk
+        blocks = [sizes[order[start : start + chunk]] for start in range(0, len(order), chunk)]
+        if self.replayed and extremes[0] < extremes[1]:
+            return Arrangement(tuple(roomy(schedule, block, *extremes) for block in blocks), order)
+        return Arrangement(tuple(exact(schedule, block) for block in blocks), None if as_they_come else order)
+
+    def _even_chunk(self, schedule: Schedule, sizes: Ints) -> int:
+        """Clients of a block: fewer than memory allows where the smaller ones would otherwise wait for the largest."""
+        steps, count = schedule.step_counts(sizes), len(sizes)
+        waste = int(steps.max()) * count / int(steps.sum())
+        blocks = 1 if waste < 1.25 else max(1, min(4, count // 4))
+        return min(self.chunk, -(-count // blocks))
+
     def run(self, phase: Phase, mail: Mail, states: State, work: Work) -> Outcome:
-        sizes = work.data.sizes[work.ids]
-        order = np.lexsort((sizes, work.schedule.step_counts(sizes)))
-        outcomes: list[Answer] = []
-        with torch.no_grad():
-            for start in range(0, len(order), self.chunk):
-                outcomes.append(_answer_together(phase, mail, states, work, order[start : start + self.chunk]))
-        restore = torch.from_numpy(np.argsort(order)).to(work.learner.device)
-        sorted_already = bool((order == np.arange(len(order))).all())
-        joined = [tree.concat(list(parts)) for parts in zip(*outcomes, strict=True)]
-        return Outcome(*(part if sorted_already else tree.row(part, restore) for part in joined))
+        with torch.no_grad(), convolution.together(self.convolutions):
+            answers = [_answer_together(phase, mail, states, work, *block) for block in work.plans()]
+            joined = [tree.concat(list(parts)) for parts in zip(*answers, strict=True)]
+            if work.order is None:
+                return Outcome(*joined)
+            restore = work.order.argsort()
+            return Outcome(*(tree.row(part, restore) for part in joined))
 
 
 def _answer_together(
-    phase: Phase, mail: Mail, states: State, work: Work, members: np.ndarray[Any, np.dtype[np.int64]]
+    phase: Phase, mail: Mail, states: State, work: Work, members: Tensor | slice, shape: Shape, plan: Plan
 ) -> Answer:
-    plan, learner = work.plan(members), work.learner
-    length, width = plan.rows.shape[1:]
-    whole = [bool((column == width).all()) for column in plan.counts.T]  # [J]: no padded sample in step j
-    certain = [bool((column > 0).all()) for column in plan.counts.T]  # [J]: everybody takes step j
+    learner = work.learner
     blocks = plan.everything.split(FULL_PASS_BLOCK, dim=1)
-    smallest, largest = int(plan.sizes.min()), int(plan.sizes.max())
-    filled = [smallest == largest or (i + 1) * FULL_PASS_BLOCK <= smallest for i in range(len(blocks))]
-    place = torch.from_numpy(members).to(learner.device)
-
-    def on_device(values: Any) -> Tensor:
-        return torch.as_tensor(values, device=learner.device)
+    same = shape.smallest == shape.width
+    filled = [same or (i + 1) * FULL_PASS_BLOCK <= shape.smallest for i in range(len(blocks))]
+    seed = work.seed[members] if isinstance(work.seed, Tensor) else work.seed
+    lr = work.lr[members] if isinstance(work.lr, Tensor) else work.lr
 
     def answer(
         each: Message,
         state: State,
         client: Tensor,
+        seed: int | Tensor,
+        lr: float | Tensor,
         rows: Tensor,
         counts: Tensor,
         parts: list[Tensor],
@@ -71,20 +85,22 @@ def _answer_together(
 
         task = Task(
             learner=learner,
-            x=work.x,
-            y=work.y,
-            batches=[Samples(rows[j], None if whole[j] else weight(rows[j], counts[j])) for j in range(length)],
-            active=[None if certain[j] else counts[j] > 0 for j in range(length)],
+            x=work.table.x,
+            y=work.table.y,
+            batches=[
+                Samples(rows[j], None if whole else weight(rows[j], counts[j])) for j, whole in enumerate(shape.whole)
+            ],
+            active=[None if certain else counts[j] > 0 for j, certain in enumerate(shape.certain)],
             everything=[
                 Samples(part, None if filled[i] else weight(part, size - i * FULL_PASS_BLOCK))
                 for i, part in enumerate(parts)
             ],
-            key=Key(work.seed, work.round, client),
+            key=Key(seed, work.round, client),
             steps=(counts > 0).sum().to(learner.dtype),
             samples=size.to(learner.dtype),
             share=share,
             participation=work.participation,
-            lr=work.lr,
+            lr=lr,
             weight_decay=work.weight_decay,
             clip=work.clip,
             augment=work.augment,
@@ -93,17 +109,20 @@ def _answer_together(
         )
         return phase.answer(mail.shared | each, state, task)
 
-    reply, state, report = vmap(answer)(
-        tree.row(mail.each, place),
-        tree.row(states, place),
-        on_device(work.ids[members]),
+    given = (
+        tree.row(mail.each, members),
+        tree.row(states, members),
+        work.ids[members],
+        seed,
+        lr,
         plan.rows,
-        on_device(plan.counts),
+        plan.counts,
         list(blocks),
-        on_device(plan.sizes),
-        work.shares[place],
+        plan.sizes,
+        work.shares[members],
     )
-    return Answer(reply, state, report)
+    axes = tuple(None if isinstance(part, int | float) else 0 for part in given)
+    return Answer(*vmap(answer, in_dims=axes)(*given))
 
 
 def fetch(table: Tensor, rows: Tensor) -> Tensor:

@@ -3,6 +3,7 @@ so that a run repeated is the same run."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -12,17 +13,36 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from undrift import check, tree
+from undrift.data.batches import Schedule, Table
+from undrift.data.federated import FederatedData
+from undrift.determinism import arithmetic
+from undrift.engines import convolution
 from undrift.engines.batched import Batched
 from undrift.engines.sequential import Sequential
 from undrift.engines.work import Engine, Work
-from undrift.learner import Batch
+from undrift.learner import Batch, Learner
+from undrift.progress import notice
 from undrift.protocol import Cohort, Method
 from undrift.random import Key
+from undrift.task import Augment
 
 NAMES = ("auto", "batched", "sequential")
 _MEMORY = {"cpu": 1 << 30, "cuda": 16 << 30}  # bytes that a chunk of clients may take
 _HEAVY = 30e6  # floating-point operations of a forward pass
+_WORTH_SAYING = 2  # seconds
 _MODEL_COPIES = 8  # parameters, gradient, update, state and temporaries of one client
+
+
+class Rehearsal(NamedTuple):
+    """What is going to be trained."""
+
+    data: FederatedData
+    table: Table
+    learner: Learner
+    schedule: Schedule
+    augment: Augment | None
+    seed: int
+    precision: str
 
 
 class Choice(NamedTuple):
@@ -30,13 +50,13 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose(name: str, method: Method, work: Work) -> Choice:
+def choose(name: str, method: Method, work: Rehearsal) -> Choice:
     """The engine of this name; for ``auto``, the faster one. ``batched:16`` fixes the chunk."""
     kind, _, count = name.partition(":")
     check.choice("engine", kind, NAMES)
     if count and (kind != "batched" or not count.isdigit() or int(count) < 1):
         raise ValueError(f"engine: a chunk of clients is given as in 'batched:16', got {name!r}")
-    heavy = _heavy(work)
+    learner, heavy = work.learner, _heavy(work)
     # Tiny steps are Python's work more than PyTorch's, and threads would only wait for its lock.
     sequential = Sequential(torch.get_num_threads() if heavy else 1)
     if kind == "sequential":
@@ -44,15 +64,29 @@ def choose(name: str, method: Method, work: Work) -> Choice:
     if kind == "auto" and heavy:
         together = f", {sequential.workers} side by side" if sequential.workers > 1 else ""
         return Choice(sequential, f"on a CPU {heavy} is faster client by client{together}")
-    engine = Batched(int(count) if count else _chunk(work))
+    engine = Batched(int(count) if count else _chunk(work), replayed=learner.device.type == "cuda")
     if obstacle := _mixing(work) or _obstacle(engine, method, work):
         if kind == "batched":
             raise ValueError(f"engine='batched' cannot train this model: {obstacle}")
         return Choice(sequential, f"the model cannot be batched: {obstacle}")
-    return Choice(engine, "as asked" if kind == "batched" else f"up to {engine.chunk} clients at a time")
+    reason = "as asked" if kind == "batched" else f"up to {engine.chunk} clients at a time"
+    if not _may_round(work) or not convolution.available() or not convolution.accelerate(learner.module):
+        return Choice(engine, reason)
+    own, begun = replace(engine, convolutions=True), time.perf_counter()
+    if trouble := _obstacle(own, method, work, (Exception,)):  # a compiler can fail in many ways
+        notice(f"convolutions are PyTorch's, which are slower for many clients at once: {trouble}")
+        return Choice(engine, reason)
+    if (seconds := time.perf_counter() - begun) > _WORTH_SAYING:
+        notice(f"compiled convolutions for many clients in {seconds:.0f} s; the next run finds them in Triton's cache")
+    return Choice(own, f"{reason}, convolutions for many clients")
 
 
-def _heavy(work: Work) -> str:
+def _may_round(work: Rehearsal) -> bool:
+    """Whether our own convolutions are precise enough: they multiply in tf32 or bfloat16."""
+    return work.learner.device.type == "cuda" and work.learner.dtype is torch.float32 and work.precision != "fp32"
+
+
+def _heavy(work: Rehearsal) -> str:
     """What keeps a core busy with one client, so that batching does not pay; empty if nothing does, or on a GPU.
 
     A convolution per client is a grouped convolution, which CPUs are slow at. Otherwise it depends on the work of a
@@ -64,20 +98,20 @@ def _heavy(work: Work) -> str:
     if any(isinstance(part, nn.modules.conv._ConvNd) for part in learner.module.modules()):
         return "a convolution"
     with FlopCounterMode(display=False) as counter:
-        learner.outputs(learner.parameters, learner.buffers, work.x[[0, 0]])  # two, for batch normalisation
+        learner.outputs(learner.parameters, learner.buffers, work.table.x[[0, 0]])  # two, for batch normalisation
     return "a batch of this much work" if counter.get_total_flops() / 2 * _batch(work) > _HEAVY else ""
 
 
-def _batch(work: Work) -> int:
+def _batch(work: Rehearsal) -> int:
     """Samples in the largest batch."""
     largest = int(work.data.sizes.max())
     return min(work.schedule.batch_size or largest, largest)
 
 
-def _chunk(work: Work) -> int:
+def _chunk(work: Rehearsal) -> int:
     """Clients whose models and activations fit the memory set aside."""
     learner = work.learner
-    probe = work.x[: min(2, len(work.x))]
+    probe = work.table.x[: min(2, len(work.table.x))]
     taken = 0
 
     def note(saved: Tensor) -> Tensor:
@@ -95,7 +129,7 @@ def _chunk(work: Work) -> int:
     return max(1, _MEMORY.get(learner.device.type, _MEMORY["cpu"]) // each)
 
 
-def _mixing(work: Work) -> str:
+def _mixing(work: Rehearsal) -> str:
     """Why samples that only pad a batch would change the others; empty if they do not, or if none are needed."""
     learner, sizes = work.learner, work.data.sizes
     size, batch = int(sizes.max()), work.schedule.batch_size or int(sizes.max())
@@ -109,14 +143,16 @@ def _mixing(work: Work) -> str:
     key = Key(work.seed, 1, torch.tensor(0, device=learner.device))
 
     def losses(rows: Tensor, weight: Tensor | None) -> tree.Tree:
-        x = learner.prepare(work.x[rows])
+        x = learner.prepare(work.table.x[rows])
         if work.augment is not None:
             x = work.augment(x, key, 0)
-        values, buffers = learner.losses(learner.parameters, Batch(x, work.y[rows], weight, key, 0, learner.buffers))
+        values, buffers = learner.losses(
+            learner.parameters, Batch(x, work.table.y[rows], weight, key, 0, learner.buffers)
+        )
         return buffers | {"losses": values[:count]}
 
     try:
-        with torch.no_grad():
+        with torch.no_grad(), arithmetic("fp32"), learner.exactly():  # less would look like mixing
             alone, among = losses(real, None), losses(padded, weight)
     except (RuntimeError, NotImplementedError, ValueError, IndexError) as error:
         return str(error).strip().splitlines()[0]
@@ -126,20 +162,39 @@ def _mixing(work: Work) -> str:
     return "it mixes the samples of a batch, which those that pad it would change"
 
 
-def _obstacle(engine: Engine, method: Method, work: Work) -> str:
+_REFUSALS = (RuntimeError, NotImplementedError, ValueError)  # what PyTorch raises for what cannot be batched
+
+
+def _obstacle(
+    engine: Engine, method: Method, work: Rehearsal, refusals: tuple[type[Exception], ...] = _REFUSALS
+) -> str:
     """Why the model cannot be batched; empty if a rehearsal with two clients and one step succeeds."""
     for part in work.learner.module.modules():
         if isinstance(part, nn.RNNBase):
             return f"PyTorch has no nn.{type(part).__name__} for many clients at once"
-    ids = np.argsort(-work.data.sizes, kind="stable")[[0, -1]]
-    learner = work.learner
-    small = replace(
-        work,
-        ids=ids,
+    sizes, learner = work.data.sizes, work.learner
+    ids = np.argsort(-sizes, kind="stable")[[0, -1]]
+    schedule = replace(work.schedule, steps=1, epochs=None)
+    shapes, order = engine.arrange(schedule, sizes[ids], (int(sizes.min()), int(sizes.max())))
+    places = torch.from_numpy(ids).to(learner.device)
+    small = Work(
+        learner=learner,
+        table=work.table,
+        shapes=shapes,
+        order=None if order is None else torch.from_numpy(order).to(learner.device),
+        places=places,
+        ids=places,
         shares=torch.ones(2, dtype=learner.dtype, device=learner.device),
-        schedule=replace(work.schedule, steps=1, epochs=None),
+        schedule=schedule,
+        seed=work.seed,
+        round=1,
+        lr=0.1,
+        participation=1.0,
+        weight_decay=0.0,
+        clip=None,
+        augment=work.augment,
     )
-    cohort = Cohort(torch.from_numpy(ids).to(learner.device), small.shares / 2, small.shares, len(work.data), 1)
+    cohort = Cohort(places, small.shares / 2, small.shares, len(work.data), 1)
     server = method.server(learner.parameters, learner.buffers)
     if ledger := method.ledger(learner.parameters):
         server |= {"ledger": tree.repeat(ledger, 2)}
@@ -149,6 +204,6 @@ def _obstacle(engine: Engine, method: Method, work: Work) -> str:
             replies, clients, _ = engine.run(phase, phase.ask(server, cohort), clients, small)
             if phase is not method.phases[-1]:
                 server = phase.hear(server, replies, cohort)
-    except (RuntimeError, NotImplementedError, ValueError) as error:
+    except refusals as error:
         return str(error).strip().splitlines()[0]
     return ""

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from undrift import tree
-from undrift.data.batches import Plan
-from undrift.engines.work import FULL_PASS_BLOCK, Outcome, Work
+from undrift.data.batches import Plan, Schedule, exact
+from undrift.engines.work import FULL_PASS_BLOCK, Arrangement, Ints, Outcome, Work
 from undrift.learner import Learner
 from undrift.protocol import Answer, Mail, Phase, State
 from undrift.random import Key
@@ -33,20 +32,33 @@ class Sequential:
 
     workers: int = 1
     name: str = "sequential"
+    replayed: bool = False
+
+    def arrange(self, schedule: Schedule, sizes: Ints, extremes: tuple[int, int]) -> Arrangement:
+        blocks = (sizes[start : start + _PLANNED_TOGETHER] for start in range(0, len(sizes), _PLANNED_TOGETHER))
+        return Arrangement(tuple(exact(schedule, block) for block in blocks), None)
 
     def run(self, phase: Phase, mail: Mail, states: State, work: Work) -> Outcome:
         answers: list[Answer] = []
-        for start in range(0, len(work.ids), _PLANNED_TOGETHER):
-            members = np.arange(start, min(start + _PLANNED_TOGETHER, len(work.ids)))
-            plan = work.plan(members)
+        for members, shape, plan in work.plans():
+            clients = torch.arange(len(work.ids))[members].tolist()
+            counts, sizes = plan.counts.tolist(), plan.sizes.tolist()
 
-            def answer(place: int, learner: Learner, plan: Plan = plan, start: int = start) -> Answer:
-                member = start + place
+            def answer(
+                place: int,
+                learner: Learner,
+                clients: list[int] = clients,
+                counts: list[list[int]] = counts,
+                sizes: list[int] = sizes,
+                plan: Plan = plan,
+            ) -> Answer:
+                member = clients[place]
                 inbox = mail.shared | tree.row(mail.each, member)
+                task = _task(work, learner, plan, place, member, [c for c in counts[place] if c], sizes[place])
                 with torch.no_grad():
-                    return phase.answer(inbox, tree.row(states, member), _task(work, learner, plan, place, member))
+                    return phase.answer(inbox, tree.row(states, member), task)
 
-            answers += self._all(answer, len(members), work.learner)
+            answers += self._all(answer, shape.clients, work.learner)
         return Outcome(
             tree.stack([a.reply for a in answers]),
             tree.stack([a.state for a in answers]),
@@ -72,9 +84,7 @@ class Sequential:
             return list(pool.map(work, range(count)))
 
 
-def _task(work: Work, learner: Learner, plan: Plan, place: int, member: int) -> Task:
-    counts = [int(c) for c in plan.counts[place] if c]
-    size = int(plan.sizes[place])
+def _task(work: Work, learner: Learner, plan: Plan, place: int, member: int, counts: list[int], size: int) -> Task:
     everything = plan.everything[place, :size].split(FULL_PASS_BLOCK)
 
     def number(value: int) -> Tensor:
@@ -82,17 +92,17 @@ def _task(work: Work, learner: Learner, plan: Plan, place: int, member: int) -> 
 
     return Task(
         learner=learner,
-        x=work.x,
-        y=work.y,
+        x=work.table.x,
+        y=work.table.y,
         batches=[Samples(plan.rows[place, j, :count], None) for j, count in enumerate(counts)],
         active=[None] * len(counts),
         everything=[Samples(rows, None) for rows in everything],
-        key=Key(work.seed, work.round, torch.tensor(int(work.ids[member]), device=learner.device)),
+        key=Key(work.seed[member] if isinstance(work.seed, Tensor) else work.seed, work.round, work.ids[member]),
         steps=number(len(counts)),
         samples=number(size),
         share=work.shares[member],
         participation=work.participation,
-        lr=work.lr,
+        lr=work.lr[member] if isinstance(work.lr, Tensor) else work.lr,
         weight_decay=work.weight_decay,
         clip=work.clip,
         augment=work.augment,

@@ -1,0 +1,62 @@
+"""One file for all systems: the same samples, the same split, the same initial weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from undrift.bench.peers import torch_side
+from undrift.bench.works import Work
+from undrift.data import cache
+
+_TEST_SAMPLES = 10_000
+
+
+def is_here(work: Work) -> bool:
+    return cache.manifest(work.data) is not None
+
+
+def export(work: Work, file: Path) -> None:
+    """Write the samples of a work, [clients, samples, ...], and its initial parameters.
+
+    Without the data set, samples of the same shape are drawn, and there are none to test with: time does not depend on
+    the pixels, accuracy would.
+    """
+    arrays = _real(work) if is_here(work) else _drawn(work)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        parameters = torch_side.build(work.net, work.shape).parameters()
+    initial = {f"parameter{number:02d}": p.detach().numpy() for number, p in enumerate(parameters)}
+    content: dict[str, Any] = arrays | initial
+    np.savez(file, **content)
+
+
+def cohorts(work: Work, rounds: int) -> list[list[int]]:
+    """Who takes part in which round."""
+    rng = np.random.default_rng(0)
+    return [rng.choice(work.clients, work.cohort, replace=False).tolist() for _ in range(rounds)]
+
+
+def _real(work: Work) -> dict[str, Any]:
+    """Samples in random order, dealt to clients; the test set as it is."""
+    arrays = cache.arrays(work.data)
+    rows = np.random.default_rng(0).permutation(len(arrays["train_y"]))[: work.clients * work.samples]
+    rows = rows.reshape(work.clients, work.samples)
+    return {
+        "x": arrays["train_x"][rows],
+        "y": arrays["train_y"][rows].astype(np.int64),
+        "test_x": arrays["test_x"][:_TEST_SAMPLES],
+        "test_y": arrays["test_y"][:_TEST_SAMPLES].astype(np.int64),
+    }
+
+
+def _drawn(work: Work) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    count = (work.clients, work.samples)
+    return {
+        "x": rng.integers(0, 256, (*count, *work.shape), dtype=np.uint8),
+        "y": rng.integers(0, 10, count, dtype=np.int64),
+    }

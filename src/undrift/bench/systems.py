@@ -1,0 +1,83 @@
+"""Who is measured, and how it is run at its best on this machine."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from undrift import check
+
+DRIVERS = Path(__file__).parent / "peers"
+
+
+@dataclass(frozen=True)
+class System:
+    name: str
+    label: str
+    driver: str  # a script in peers/
+    threads: int  # of each process
+    processes: int = 1
+    environment: str | None = None  # its own, made from peers/NAME.txt; None for this interpreter
+    scaffold: str = ""  # why it cannot do SCAFFOLD; empty if it can
+    module: str = "torch"  # what this interpreter must have, where the system has no environment
+    launcher: tuple[str, ...] = ()
+    start: float = 5.0  # seconds until it works, roughly: for the estimate of the time left
+
+    @property
+    def setup(self) -> str:
+        if self.processes > 1:
+            return f"{self.processes} processes"
+        return f"{self.threads} thread{'s' if self.threads > 1 else ''}"
+
+    def command(self, python: Path, job: Path) -> list[str]:
+        return [str(python), *self.launcher, str(DRIVERS / self.driver), str(job)]
+
+
+PEERS = {"cpu": ("fluke", "flower", "pfl", "fedjax"), "cuda": ("jax",)}
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def chosen(peers: str | None, device: str, cohort: int) -> list[System]:
+    """undrift, the plain loop, and the peers of a list such as ``fluke,pfl``; ``all`` for all there are."""
+    known = PEERS[device]
+    names = list(known) if peers == "all" else [p.strip().lower() for p in (peers or "").split(",") if p.strip()]
+    for name in names:
+        check.choice(f"--peers on {'a GPU' if device == 'cuda' else 'a CPU'}", name, known)
+    own = [_undrift(), _plain()]
+    return own + [system for name in dict.fromkeys(names) for system in _peer(name, cohort)]
+
+
+def _undrift() -> System:
+    return System("undrift", "undrift", "run_undrift.py", cores())
+
+
+def _plain() -> System:
+    return System("plain", "plain PyTorch loop", "run_plain.py", cores())
+
+
+def _peer(name: str, cohort: int) -> list[System]:
+    """Its fastest configurations; where a library has processes for clients, one for each core."""
+    workers = min(cores(), cohort)
+    each = max(1, cores() // workers)
+    if name == "fluke":
+        return [System(name, name, "run_fluke.py", cores(), environment=name)]
+    if name == "flower":
+        return [System(name, "Flower (Ray)", "run_flower.py", each, workers, name, "it has none", start=20)]
+    if name == "fedjax":
+        return [System(name, "FedJAX", "run_fedjax.py", cores(), 1, name, "it has none")]
+    if name == "jax":
+        return [
+            System(name, "JAX jit(vmap(scan))", "run_jax.py", cores(), scaffold="not written", module="jax", start=20)
+        ]
+    one = System("pfl-1", "pfl", "run_pfl.py", cores(), environment=name, start=8)
+    if workers == 1:
+        return [one]
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(workers))
+    apart = "its states stay in the process that made them"
+    many = System(f"pfl-{workers}", "pfl", "run_pfl.py", each, workers, name, apart, launcher=torchrun, start=12)
+    return [one, many]

@@ -1,0 +1,342 @@
+"""Convolutions with different weights for every client, in Triton: implicit matrix products, pooling in passing.
+
+A grouped convolution, which is what `vmap` makes of them, runs at a few per cent of a GPU's rate. Here the pixels of a
+client's batch are the rows of a matrix product and the taps of the kernel, channels last, its inner dimension; patches
+are gathered while it runs and never stored. All tensors are contiguous, channels last: inputs [n, B, H, W, C], outputs
+[n, B, OH, OW, F], weights [n, F, KH, KW, C]. A tensor that all clients share has n = 1.
+
+With pooling (2×2) only the largest value of a window is stored, and which one it was: 0 to 3, or 4 if it is not
+positive and ReLU lets nothing back through. Gradients are taken apart again where they are read.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+class Geometry(NamedTuple):
+    """How pixels of the output lie over those of the input. `spread`: how far apart input pixels lie, zeros between."""
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    spread: tuple[int, int] = (1, 1)
+
+
+class Tile(NamedTuple):
+    """What one program computes, and how it is scheduled."""
+
+    pixels: int
+    channels: int
+    taps: int
+    warps: int
+    stages: int
+
+
+@triton.jit
+def _patch(
+    x, image, y, z, valid, k, K: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, KW: tl.constexpr,
+    DY: tl.constexpr, DX: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr, BOUNDED: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """Inputs under taps `k` of windows that begin at (y, z) of their image [pixels, taps]; zero outside."""
+    tap = k // C
+    channel = k % C
+    down = (tap // KW) * DY
+    right = (tap % KW) * DX
+    inside = valid[:, None] if WHOLE else valid[:, None] & (k < K)[None, :]
+    if BOUNDED or SY > 1 or SX > 1:
+        row = y[:, None] + down[None, :]
+        column = z[:, None] + right[None, :]
+        if SY > 1:
+            inside &= row % SY == 0
+            row = row // SY
+        if SX > 1:
+            inside &= column % SX == 0
+            column = column // SX
+        inside &= (row >= 0) & (row < H) & (column >= 0) & (column < W)
+        return tl.load(x + ((image[:, None] * H + row) * W + column) * C + channel[None, :], inside, other=0.0)
+    else:
+        first = ((image * H + y) * W + z) * C
+        return tl.load(x + first[:, None] + ((down * W + right) * C + channel)[None, :], inside, other=0.0)
+
+
+@triton.jit
+def _window(p, OH: tl.constexpr, OW: tl.constexpr, POOL: tl.constexpr):
+    """Image, row and column of output pixels; with pooling, the four pixels of a window are neighbours."""
+    if POOL:
+        q = p // 4
+        rest = q // (OW // 2)
+        image = rest // (OH // 2)
+        row = (rest % (OH // 2)) * 2 + (p % 4) // 2
+        column = (q % (OW // 2)) * 2 + p % 2
+    else:
+        rest = p // OW
+        image = rest // OH
+        row = rest % OH
+        column = p % OW
+    return image, row, column
+
+
+@triton.jit
+def _convolve(
+    x, w, bias, out, code, x_client, w_client, bias_client, P, H: tl.constexpr, W: tl.constexpr,
+    C: tl.constexpr, F: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, K: tl.constexpr, KW: tl.constexpr,
+    TY: tl.constexpr, TX: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, DY: tl.constexpr, DX: tl.constexpr,
+    SY: tl.constexpr, SX: tl.constexpr, BOUNDED: tl.constexpr, POOL: tl.constexpr, BIAS: tl.constexpr,
+    PRECISION: tl.constexpr, BP: tl.constexpr, BO: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    client = tl.program_id(2).to(tl.int64)
+    p = tl.program_id(0) * BP + tl.arange(0, BP)
+    o = tl.program_id(1) * BO + tl.arange(0, BO)
+    image, row, column = _window(p, OH, OW, POOL)
+    valid = p < P
+    y = row * TY - PY
+    z = column * TX - PX
+    total = tl.zeros((BP, BO), tl.float32)
+    for start in range(0, K, BK):
+        k = start + tl.arange(0, BK)
+        a = _patch(
+            x + client * x_client, image, y, z, valid, k, K, H, W, C, KW, DY, DX, SY, SX, BOUNDED, K % BK == 0,
+        )  # fmt: skip
+        b = tl.load(w + client * w_client + o[None, :] * K + k[:, None], (k < K)[:, None] & (o < F)[None, :], other=0.0)
+        total = tl.dot(a, b, total, input_precision=PRECISION)
+    if BIAS:
+        total += tl.load(bias + client * bias_client + o, o < F, other=0.0)[None, :]
+    if POOL:
+        top, which = tl.max(tl.reshape(total, (BP // 4, 4, BO)), axis=1, return_indices=True)
+        q = tl.program_id(0) * (BP // 4) + tl.arange(0, BP // 4)
+        place = client * (P // 4) * F + q[:, None] * F + o[None, :]
+        inside = (q < P // 4)[:, None] & (o < F)[None, :]
+        dead = top <= 0  # not `top > 0` the other way round: what is not a number must stay so
+        tl.store(out + place, tl.where(dead, 0.0, top).to(out.dtype.element_ty), inside)
+        tl.store(code + place, tl.where(dead, 4, which).to(tl.uint8), inside)
+    else:
+        place = client * P * F + p[:, None] * F + o[None, :]
+        tl.store(out + place, total.to(out.dtype.element_ty), valid[:, None] & (o < F)[None, :])
+
+
+@triton.jit
+def _correlate(
+    x, g, code, out, out_bias, x_client, P, SHARE, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, F: tl.constexpr,
+    OH: tl.constexpr, OW: tl.constexpr, K: tl.constexpr, KW: tl.constexpr, TY: tl.constexpr, TX: tl.constexpr,
+    PY: tl.constexpr, PX: tl.constexpr, DY: tl.constexpr, DX: tl.constexpr, BOUNDED: tl.constexpr, POOL: tl.constexpr,
+    PRECISION: tl.constexpr, SHARES: tl.constexpr, BP: tl.constexpr, BO: tl.constexpr,
+    BK: tl.constexpr,
+):  # fmt: skip
+    """One share of the pixels' part in the gradient of the weights, and of the bias."""
+    client = tl.program_id(2).to(tl.int64)
+    share = tl.program_id(1) % SHARES
+    k = tl.program_id(0) * BK + tl.arange(0, BK)
+    o = (tl.program_id(1) // SHARES) * BO + tl.arange(0, BO)
+    total = tl.zeros((BO, BK), tl.float32)
+    along = tl.zeros((BO,), tl.float32)
+    last = tl.minimum((share + 1) * SHARE, P)
+    for start in range(share * SHARE, last, BP):
+        p = start + tl.arange(0, BP)
+        image, row, column = _window(p, OH, OW, POOL)
+        valid = p < last
+        a = _patch(
+            x + client * x_client, image, row * TY - PY, column * TX - PX, valid, k, K, H, W, C, KW, DY, DX, 1, 1,
+            BOUNDED, K % BK == 0,
+        )  # fmt: skip
+        if POOL:
+            q = start // 4 + tl.arange(0, BP // 4)
+            place = client * (P // 4) * F + q[:, None] * F + o[None, :]
+            inside = (q < last // 4)[:, None] & (o < F)[None, :]
+            value = tl.load(g + place, inside, other=0.0)
+            which = tl.load(code + place, inside, other=4)
+            mine = which[:, None, :] == tl.arange(0, 4)[None, :, None]
+            d = tl.reshape(tl.where(mine, value[:, None, :], 0.0), (BP, BO))
+        else:
+            place = client * P * F + p[:, None] * F + o[None, :]
+            d = tl.load(g + place, valid[:, None] & (o < F)[None, :], other=0.0)
+        total = tl.dot(tl.trans(d), a, total, input_precision=PRECISION)
+        along += tl.sum(d.to(tl.float32), axis=0)
+    row_of = (share * tl.num_programs(2) + client) * F + o
+    inside = (o < F)[:, None] & (k < K)[None, :]
+    tl.store(out + row_of[:, None] * K + k[None, :], total, inside)
+    tl.store(out_bias + row_of, along, (o < F) & (tl.program_id(0) == 0))
+
+
+@triton.jit
+def _turn(
+    given, out, SHARES: tl.constexpr, A: tl.constexpr, B: tl.constexpr, FLIP: tl.constexpr, BA: tl.constexpr,
+    BB: tl.constexpr,
+):  # fmt: skip
+    """Sums shares [SHARES, rows, A, B] and swaps the last two axes, groups of FLIP along B in reversed order."""
+    row = tl.program_id(0).to(tl.int64)
+    a = tl.program_id(1) * BA + tl.arange(0, BA)
+    b = tl.program_id(2) * BB + tl.arange(0, BB)
+    inside = (a < A)[:, None] & (b < B)[None, :]
+    place = row * A * B + a[:, None] * B + b[None, :]
+    total = tl.load(given + place, inside, other=0.0)
+    for share in range(1, SHARES):
+        total += tl.load(given + share * tl.num_programs(0).to(tl.int64) * A * B + place, inside, other=0.0)
+    if FLIP > 1:
+        b = b - b % FLIP + (FLIP - 1 - b % FLIP)
+    there = row * A * B + b[:, None] * A + a[None, :]
+    tl.store(out + there, tl.trans(total).to(out.dtype.element_ty), (b < B)[:, None] & (a < A)[None, :])
+
+
+@triton.jit
+def _unpool(
+    pooled, code, out, COUNT, OH: tl.constexpr, OW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, F: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < COUNT
+    value = tl.load(pooled + place, inside)
+    which = tl.load(code + place, inside)
+    o = place % F
+    rest = place // F
+    image = rest // (PH * PW)
+    row = 2 * ((rest // PW) % PH)
+    column = 2 * (rest % PW)
+    for pixel in tl.static_range(4):
+        there = ((image * OH + row + pixel // 2) * OW + column + pixel % 2) * F + o
+        tl.store(out + there, tl.where(which == pixel, value, 0.0), inside)
+
+
+def convolve(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    size: tuple[int, int],
+    geometry: Geometry,
+    clients: int,
+    *,
+    pool: bool = False,
+    tile: Tile | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """The convolution, of `size` [OH, OW] before pooling; with pooling, also which value of a window was chosen."""
+    batch, height, width, channels = x.shape[1:]
+    outputs, taps = weight.shape[1], weight.shape[2:].numel()
+    high, wide = (2 * (size[0] // 2), 2 * (size[1] // 2)) if pool else size
+    pixels = batch * high * wide
+    shape = (clients, batch, high // 2, wide // 2, outputs) if pool else (clients, batch, high, wide, outputs)
+    out = x.new_empty(shape)
+    which = torch.empty(shape, dtype=torch.uint8, device=x.device) if pool else None
+    (_, kw), stride, padding, dilation, spread = geometry
+    bounded = _bounded(geometry, size, (height, width))
+    chosen = tile or _tile_forward(outputs, taps, channels, bounded, x.dtype)
+    _convolve[(triton.cdiv(pixels, chosen.pixels), triton.cdiv(outputs, chosen.channels), clients)](
+        x, weight, x if bias is None else bias, out, out if which is None else which,
+        _per_client(x), _per_client(weight), 0 if bias is None else _per_client(bias), pixels,
+        height, width, channels, outputs, high, wide, taps, kw, *stride, *padding, *dilation, *spread,
+        bounded, pool, bias is not None, _precision(x),
+        chosen.pixels, chosen.channels, chosen.taps,
+        num_warps=chosen.warps, num_stages=chosen.stages,
+    )  # fmt: skip
+    return out, which
+
+
+def correlate(
+    x: Tensor,
+    gradient: Tensor,
+    code: Tensor | None,
+    size: tuple[int, int],
+    geometry: Geometry,
+    *,
+    tile: Tile | None = None,
+    shares: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the weights [n, F, C, KH, KW] and of the bias [n, F], in single precision."""
+    clients, outputs = gradient.shape[0], gradient.shape[-1]
+    batch, height, width, channels = x.shape[1:]
+    high, wide = size if code is None else (2 * (size[0] // 2), 2 * (size[1] // 2))
+    pixels = batch * high * wide
+    (kh, kw), stride, padding, dilation, _ = geometry
+    taps = kh * kw * channels
+    chosen = tile or _tile_backward(outputs, taps, channels, x.dtype)
+    programs = triton.cdiv(taps, chosen.taps) * triton.cdiv(outputs, chosen.channels)
+    parts = shares or _shares(programs * clients, triton.cdiv(pixels, chosen.pixels))
+    share = triton.cdiv(triton.cdiv(pixels, chosen.pixels), parts) * chosen.pixels
+    out = torch.empty(parts, clients, outputs, taps, dtype=torch.float32, device=x.device)
+    along = torch.empty(parts, clients, outputs, dtype=torch.float32, device=x.device)
+    grid = (triton.cdiv(taps, chosen.taps), triton.cdiv(outputs, chosen.channels) * parts, clients)
+    _correlate[grid](
+        x, gradient, x if code is None else code, out, along, _per_client(x), pixels, share,
+        height, width, channels, outputs, high, wide, taps, kw, *stride, *padding, *dilation,
+        _bounded(geometry, size, (height, width)), code is not None, _precision(x), parts,
+        chosen.pixels, chosen.channels, chosen.taps, num_warps=chosen.warps, num_stages=chosen.stages,
+    )  # fmt: skip
+    weights = turned(out.view(parts, clients, outputs, kh * kw, channels), torch.float32, shares=True)
+    return weights.view(clients, outputs, channels, kh, kw), along.sum(0)
+
+
+def turned(given: Tensor, dtype: torch.dtype, *, shares: bool = False, flip: int = 1) -> Tensor:
+    """A contiguous tensor [..., A, B] as [..., B, A]; with `shares`, summed over its first axis."""
+    *leading, a, b = given.shape
+    count = leading.pop(0) if shares else 1
+    out = torch.empty(*leading, b, a, dtype=dtype, device=given.device)
+    rows = out.numel() // (a * b)
+    sides = (min(32, triton.next_power_of_2(a)), min(64, triton.next_power_of_2(b)))
+    grid = (rows, triton.cdiv(a, sides[0]), triton.cdiv(b, sides[1]))
+    _turn[grid](given, out, count, a, b, flip, *sides, num_warps=4)
+    return out
+
+
+def unpool(pooled: Tensor, code: Tensor, size: tuple[int, int]) -> Tensor:
+    """Gradients of a pooled output [n, B, OH/2, OW/2, F] back at the pixels they came from [n, B, OH, OW, F]."""
+    clients, batch, high, wide, outputs = pooled.shape
+    out = pooled.new_zeros if (size[0] % 2 or size[1] % 2) else pooled.new_empty
+    spread = out((clients, batch, *size, outputs))
+    count = pooled.numel()
+    _unpool[(triton.cdiv(count, 1024),)](pooled, code, spread, count, *size, high, wide, outputs, 1024)
+    return spread
+
+
+def _per_client(tensor: Tensor) -> int:
+    """Elements from one client to the next; none if all share the tensor."""
+    return 0 if len(tensor) == 1 else tensor[0].numel()
+
+
+def _bounded(geometry: Geometry, size: tuple[int, int], given: tuple[int, int]) -> bool:
+    """Whether a window may look over the edge."""
+    return any(
+        p != 0 or (out - 1) * t + (k - 1) * d >= side
+        for out, side, k, t, p, d in zip(
+            size, given, geometry.kernel, geometry.stride, geometry.padding, geometry.dilation, strict=True
+        )
+    )
+
+
+def _precision(x: Tensor) -> str:
+    """How single precision is multiplied; half precisions do not ask."""
+    fast = torch.backends.cuda.matmul.fp32_precision == "tf32"  # type: ignore[attr-defined]
+    return "tf32" if x.dtype is torch.float32 and fast else "ieee"
+
+
+# Tiles were measured on an H200 for the two convolutions of the LeNet of Hsu et al. (3→64 and 64→64 channels, 5×5).
+
+
+def _tile_forward(outputs: int, taps: int, channels: int, bounded: bool, dtype: torch.dtype) -> Tile:
+    wide = min(64, _power(outputs))
+    if channels < 16:  # scattered reads
+        return Tile(128, wide, 16, 4, 2)
+    inner = min(32 if dtype is torch.float32 else 64, _power(channels))
+    return Tile(128, wide, inner, 4, 3) if bounded else Tile(256, wide, inner, 8, 3)
+
+
+def _tile_backward(outputs: int, taps: int, channels: int, dtype: torch.dtype) -> Tile:
+    wide, inner = min(64, _power(outputs)), min(128, _power(taps))
+    if dtype is torch.float32:
+        # Two warps: Hopper's own products want the inner dimension first in memory, which for tf32 cannot be had here.
+        return Tile(32, wide, inner, 4 if channels < 16 else 2, 3)
+    return Tile(32 if channels < 16 else 64, wide, inner, 4, 3)
+
+
+def _power(count: int) -> int:
+    """The next power of two, at least the smallest side of a tensor core's product."""
+    return max(16, triton.next_power_of_2(count))
+
+
+def _shares(programs: int, blocks: int) -> int:
+    """Into how many parts the pixels are cut so that the GPU is busy; always the same for the same work."""
+    return max(1, min(blocks, 512 // programs))

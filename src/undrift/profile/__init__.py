@@ -1,0 +1,15 @@
+"""Where the time of a round goes: a trace to look at, and the figures in it.
+
+    from undrift.profile import Profile
+
+    with Profile("profile.json") as profile:
+        ud.simulate("fedhbm", "mlp", "digits", callbacks=[profile])
+    profile.figures.parts
+
+On the command line: ``undrift run --profile``.
+"""
+
+from undrift.profile.take import SKIPPED as SKIPPED
+from undrift.profile.take import Figures as Figures
+from undrift.profile.take import Profile as Profile
+from undrift.profile.trace import Spent as Spent
