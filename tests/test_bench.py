@@ -31,7 +31,7 @@ from undrift.bench.systems import System
 from undrift.bench.table import figures, notes, seconds, table
 from undrift.bench.works import WORKS, Work
 
-TINY = Work("W3", "tiny", "nowhere", (1, 4, 4), "softmax", 6, 5, 2, 2, 0.1, warm_up=1, rounds=2, seconds=0.01)
+TINY = Work("W3", "tiny", "mnist", (1, 4, 4), "softmax", 6, 5, 2, 2, 0.1, warm_up=1, rounds=2, seconds=0.01)
 Undrift = Callable[..., Result]
 
 
@@ -135,7 +135,7 @@ class Quiet:
     def did(self, what: str, share: float) -> None:
         self.said.append(what)
 
-    def warn(self, what: str) -> None:
+    def note(self, what: str) -> None:
         self.said.append(what)
 
 
@@ -157,7 +157,7 @@ def test_systems_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(one.seconds) == TINY.rounds, "rounds that warm up are not counted"
     assert one.accuracy is None, "on drawn samples accuracy means nothing"
     assert 0 < one.startup < 60
-    assert any("nowhere is not here" in line for line in display.said)
+    assert any("mnist is not here" in line for line in display.said)
 
 
 def test_a_driver_that_fails_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +203,7 @@ def test_memory_counts_children_and_theirs() -> None:
 
 
 def test_real_samples_are_dealt_to_clients(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Everybody gets other samples, and labels stay with their images."""
+    """Everybody gets other samples, labels stay with their images, and pixels are normalised."""
     x = np.arange(40, dtype=np.uint8).repeat(16).reshape(40, 1, 4, 4)
     arrays = {"train_x": x, "train_y": np.arange(40), "test_x": x[:3], "test_y": np.arange(3)}
     monkeypatch.setattr(prepare.cache, "manifest", lambda name: {})
@@ -213,7 +213,7 @@ def test_real_samples_are_dealt_to_clients(monkeypatch: pytest.MonkeyPatch, tmp_
     samples, labels = job.samples()
     assert labels.shape == (6, 5)
     assert len(np.unique(labels)) == 30
-    assert np.allclose(samples[:, :, 0, 0, 0] * 255, labels)
+    assert np.allclose(255 * (job.arrays["std"][0, 0] * samples[:, :, 0, 0, 0] + job.arrays["mean"][0, 0]), labels)
     test = job.test()
     assert test is not None
     assert test[1].tolist() == [0, 1, 2]
@@ -261,12 +261,16 @@ def test_ratios_are_taken_within_a_turn(results: Results) -> None:
 def test_table_and_notes(results: Results) -> None:
     from rich.console import Console
 
-    console = Console(width=200)
-    with console.capture() as captured:
-        console.print(table(results))
-    line = next(line for line in captured.get().splitlines() if "undrift" in line)
+    def line(width: int) -> str:
+        console = Console(width=width)
+        with console.capture() as captured:
+            console.print(table(results, width))
+        return next(line for line in captured.get().splitlines() if "undrift" in line)
+
     for text in ("W3", "2 threads", "0.0300", "0.0200 – 0.0400", "5.00×", "3.0 s", "500 MB", "87.5 %"):
-        assert text in line
+        assert text in line(108)
+    for text in ("W3", "2 threads", "0.0300", "5.00×", "3.0 s", "87.5 %"):
+        assert text in line(80), "a narrow terminal shows what matters"
     assert any("1000 clients × 60" in note and "3 rounds after 1" in note for note in notes(results))
     assert any("torch 2.13.0" in note for note in notes(results))
 
@@ -281,12 +285,16 @@ def test_seconds_have_three_figures(value: float, shown: str) -> None:
 def test_what_is_not_known_is_a_dash(results: Results) -> None:
     results.measurements = [measured("alone", "1", 2.0, accuracy=None, peak_bytes=None)]
     (row,) = results.rows()
-    assert figures(row) == ["2.00", "2.00 – 2.00", "–", "3.0 s", "–", "–"]
+    shown = figures(row)
+    assert (shown["s/round"], shown["Start-up"]) == ("2.00", "3.0 s")
+    assert {shown[heading] for heading in ("Faster", "Memory", "Accuracy", "On GPU")} == {"–"}
 
 
 def test_memory_of_a_gpu_is_shown_where_there_is_one(results: Results) -> None:
+    assert "On GPU" not in [column.header for column in table(results, 200).columns]
     results.measurements = [measured("undrift", "1", 0.004, device_bytes=2_000_000_000)]
-    assert "2.0 GB" in figures(results.rows()[0], on_gpu=True)
+    assert "On GPU" in [column.header for column in table(results, 200).columns]
+    assert figures(results.rows()[0])["On GPU"] == "2.0 GB"
 
 
 def test_chart(results: Results, tmp_path: Path) -> None:
@@ -343,7 +351,7 @@ def test_what_cannot_be_compared_is_not_mixed(results: Results, tmp_path: Path) 
         begin(file)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1}', '{"format": 9, "measurements": []}', "no json"])
+@pytest.mark.parametrize("text", ["", "[]", "3", "{}", '{"format": 1}', '{"format": 9, "measurements": []}', "no json"])
 def test_another_kind_of_file_is_refused(text: str, tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     file.write_text(text)
@@ -479,7 +487,7 @@ def test_bench(undrift: Undrift, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert result.exit_code == 0, result.stderr
     assert "plain PyTorch loop" in result.stdout
     assert f"results: {file}\nchart: {chart}\n" in result.stdout
-    assert "nowhere is not here" in result.stderr
+    assert "mnist is not here" in result.stderr
     assert [m["system"] for m in json.loads(file.read_text())["measurements"]] == ["undrift", "plain"]
     assert chart.is_file()
 
@@ -513,7 +521,7 @@ def test_the_bar_shows_what_is_going_on() -> None:
         bar = bench_cli._Bar(progress, 10)
         bar.doing("W3 [fluke], 1 of 2")
         bar.did("W3 fluke: 0.1 s a round", 5)
-        bar.warn("a [warning]")
+        bar.note("a [warning]")
         assert progress.tasks[0].percentage == 50
         assert progress.tasks[0].description == r"W3 \[fluke], 1 of 2"
     assert "W3 fluke: 0.1 s a round" in out.getvalue()

@@ -196,8 +196,12 @@ def event(category: str, name: str, began: float, took: float, thread: int = 1, 
 
 def gpu_trace() -> list[dict[str, Any]]:
     """Two rounds of 1000 µs and the beginning of a third; kernels overlap by 50 µs."""
-    found = []
-    for number in range(3):
+    found = [
+        event("user_annotation", "ProfilerStep#5", 2000, 100),
+        event("user_annotation", Part.COHORT, 2000, 60),
+        event("kernel", "_convolve", 2010, 20, thread=7, correlation=0),
+    ]
+    for number in range(2):
         at, first, second = 1000.0 * number, 2 * number, 2 * number + 1
         found += [
             event("user_annotation", f"ProfilerStep#{number + 3}", at, 1000),
@@ -362,7 +366,7 @@ def test_the_rows_of_a_table_add_up_as_printed(tmp_path: Path) -> None:
 def test_operators_of_several_threads_are_told_apart() -> None:
     busy = [event("cpu_op", "aten::mm", 0, 90, thread=number) for number in (1, 2)]
     found = break_down([event("user_annotation", "ProfilerStep#0", 0, 100), *busy], 1)
-    assert any("0.180 ms a round, 1.8 at a time" in line for line in shown(figures(found), 80))
+    assert any("0.180 ms a round, 1.80 at a time" in line for line in shown(figures(found), 80))
 
 
 # the command
@@ -388,6 +392,11 @@ def test_run_with_a_profile_as_json(undrift: Undrift) -> None:
     assert profile["rounds"] == [4, 5, 6, 7, 8]
     assert sum(part["ms"] for part in profile["parts"]) == pytest.approx(profile["ms"])
     assert Path(profile["trace"]).exists()
+
+
+def test_no_round_is_refused_as_without_one(undrift: Undrift) -> None:
+    result = undrift("run", "-a", "fedhbm", "--rounds", "0", "--profile")
+    assert (result.exit_code, result.stderr) == (2, undrift("run", "-a", "fedhbm", "--rounds", "0").stderr)
 
 
 def test_one_round(undrift: Undrift) -> None:

@@ -85,7 +85,7 @@ def bench(
     finally:
         if found.measurements:
             console = Console(highlight=False, width=None if sys.stdout.isatty() else 1000)
-            console.print(table(found))
+            console.print(table(found, console.width))
             console.print()
             for note in notes(found):
                 console.print(f"[dim]{escape(note)}[/]")
@@ -93,7 +93,7 @@ def bench(
         print(f"results: {results}")
     if chart is not None:
         print(f"chart: {draw(found, chart)}")
-    if any(absence.system in ("undrift", "plain") for absence in found.absent):
+    if any(row.why and row.system in ("undrift", "plain") for row in found.rows()):
         raise typer.Exit(_FAILED)
 
 
@@ -122,7 +122,7 @@ class _Lines:
     def did(self, what: str, share: float) -> None:
         print(what, file=sys.stderr, flush=True)
 
-    def warn(self, what: str) -> None:
+    def note(self, what: str) -> None:
         print(what, file=sys.stderr, flush=True)
 
 
@@ -138,5 +138,5 @@ class _Bar:
         self._progress.console.print(escape(what), highlight=False)
         self._progress.advance(self._bar, share)
 
-    def warn(self, what: str) -> None:
-        self._progress.console.print(escape(what), highlight=False, style="yellow", soft_wrap=True)
+    def note(self, what: str) -> None:
+        self._progress.console.print(escape(what), highlight=False, soft_wrap=True)

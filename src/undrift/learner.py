@@ -101,7 +101,7 @@ class Learner:
     def prepare(self, x: Tensor) -> Tensor:
         """Inputs in the model's precision; bytes become numbers between 0 and 1, whole numbers stay (tokens)."""
         if x.dtype is torch.uint8:
-            return x.to(self.dtype) / 255
+            return x.to(self.dtype).div_(255)
         return x.to(self.dtype) if x.is_floating_point() else x.long()
 
     def sample_loss(self, output: Tensor, target: Tensor) -> Tensor:

@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.profiler import record_function
 
 from undrift import random, tree
 from undrift.data.batches import Shape, Table
 from undrift.engines import Batched
 from undrift.engines.work import Arrangement
 from undrift.experiment import Experiment, cohort_size, make_work
-from undrift.parts import Part
+from undrift.parts import Part, mark
 from undrift.protocol import Cohort, Mail, Message, State
 from undrift.replay import Replayer
 from undrift.states import ClientStates, Ids
@@ -88,21 +87,21 @@ class Stage:
     def play(self, memories: Sequence[Memory], round: int) -> list[Played]:
         """A whole round of every run; pure: what is given stays as it is."""
         number, entry = self._ahead or (0, None)
-        with record_function(Part.COHORT):
+        with mark(Part.COHORT):
             if entry is None or number != round:
                 entry = self._enter(round)
             given, shapes, ordered = self._given(entry, memories), entry.arrangement.shapes, entry.ordered
         if self._replayer is None:
             found, traffic = self._tensors(self._exchange(given, shapes, ordered, round))
         else:
-            with record_function(Part.REPLAY):
+            with mark(Part.REPLAY):
                 found, traffic = self._replayer(
                     (shapes, ordered),
                     lambda tensors: self._tensors(self._exchange(tensors, shapes, ordered, tensors["whole"][3, 0])),
                     given,
                 )
         if round < self._first.options.rounds:
-            with record_function(Part.COHORT):
+            with mark(Part.COHORT):
                 self._ahead = round + 1, self._enter(round + 1)  # while the device is busy
         return self._finished(entry, given, found, traffic, round)
 
@@ -160,12 +159,12 @@ class Stage:
         with torch.no_grad():
             for number, phase in enumerate(first.method.phases):
                 own = [e.method.phases[number] for e in runs]
-                with record_function(Part.COHORT):
+                with mark(Part.COHORT):
                     mails = [p.ask(s, c) for p, s, c in zip(own, servers, cohorts, strict=True)]
                     mail = _joint(mails, len(ids) // len(runs))
-                with record_function(Part.TRAINING):
+                with mark(Part.TRAINING):
                     replies, clients, report = first.engine.run(phase, mail, clients, work)
-                with record_function(Part.AGGREGATION):
+                with mark(Part.AGGREGATION):
                     mine = [replies] if len(runs) == 1 else [tree.row(replies, part) for part in parts]
                     servers = [p.hear(s, r, c) for p, s, r, c in zip(own, servers, mine, cohorts, strict=True)]
                 sent = [_sent(m, len(ids) // len(runs)) for m in mails]
@@ -176,7 +175,7 @@ class Stage:
 
     def _tensors(self, out: _Exchanged) -> tuple[Nest, list[tuple[int, int]]]:
         """What remains of a round; `sound` says whose servers are finite."""
-        with record_function(Part.AGGREGATION):
+        with mark(Part.AGGREGATION):
             sound = torch.stack([_finite(server) for server in out.servers])
         servers = {str(i): server for i, server in enumerate(out.servers)}
         return {"servers": servers, "clients": out.clients, "losses": out.losses, "sound": sound}, out.traffic
@@ -187,7 +186,7 @@ class Stage:
         count = len(entry.ids[0])
         losses, sound = found["losses"].view(-1, count), found["sound"]
         means = (losses * given["real"][0].view(-1, count)).sum(1)
-        with record_function(Part.WAITING):
+        with mark(Part.WAITING):
             figures = torch.stack([means.double(), (sound & losses.isfinite().all(1)).double()]).tolist()
         wrong = np.zeros(found["losses"].shape, dtype=bool)
         if not all(figures[1]):

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from torch.profiler import record_function
 
 from undrift import tree
 from undrift.arena import Space
@@ -23,7 +22,7 @@ from undrift.determinism import arithmetic
 from undrift.directory import RunDirectory, write_json
 from undrift.evaluate import class_averages, evaluate, figures, sums
 from undrift.experiment import Experiment, Options
-from undrift.parts import Part
+from undrift.parts import Part, mark
 from undrift.personal import accuracies
 from undrift.progress import notice
 from undrift.protocol import State
@@ -225,10 +224,10 @@ class Run:
             self._keep_row(row)
             checkpoint = self.save() if self.rounds else None
             raise DivergenceError(number, wrong.tolist(), checkpoint, self)
-        with record_function(Part.COHORT):
+        with mark(Part.COHORT):
             self._keep(played)
         if number % self._experiment.options.eval_every == 0 or number == self._experiment.options.rounds:
-            with record_function(Part.EVALUATION):
+            with mark(Part.EVALUATION):
                 row |= self._evaluated()
         row["seconds"] = time.perf_counter() - started
         self._keep_row(row)
@@ -256,7 +255,7 @@ class Run:
         row = {column: row[column] for column in COLUMNS}
         self._rows.append(row)
         if self._directory is not None:
-            with record_function(Part.SAVING):
+            with mark(Part.SAVING):
                 self._directory.append(row)
 
     def _evaluated(self) -> dict[str, float]:
@@ -306,7 +305,7 @@ class Run:
         if self._directory is None or self._checkpoint == self._directory.checkpoint(self.rounds):
             return self._checkpoint
         started = time.monotonic()
-        with record_function(Part.SAVING):
+        with mark(Part.SAVING):
             self._checkpoint = self._directory.save(self.rounds, self._memory())
         self._saved_at, self._saved_bytes = time.monotonic(), self._bytes
         self._save_seconds = self._saved_at - started

@@ -11,6 +11,7 @@ import torch
 from undrift.bench.peers import torch_side
 from undrift.bench.works import Work
 from undrift.data import cache
+from undrift.data.catalogue import CATALOGUE, Images
 
 _TEST_SAMPLES = 10_000
 
@@ -30,7 +31,7 @@ def export(work: Work, file: Path) -> None:
         torch.manual_seed(0)
         parameters = torch_side.build(work.net, work.shape).parameters()
     initial = {f"parameter{number:02d}": p.detach().numpy() for number, p in enumerate(parameters)}
-    content: dict[str, Any] = arrays | initial
+    content: dict[str, Any] = arrays | _scale(work) | initial
     np.savez(file, **content)
 
 
@@ -38,6 +39,13 @@ def cohorts(work: Work, rounds: int) -> list[list[int]]:
     """Who takes part in which round."""
     rng = np.random.default_rng(0)
     return [rng.choice(work.clients, work.cohort, replace=False).tolist() for _ in range(rounds)]
+
+
+def _scale(work: Work) -> dict[str, Any]:
+    """Mean and deviation that pixels are normalised with, by channel."""
+    images = CATALOGUE[work.data].content
+    assert isinstance(images, Images)
+    return {name: np.float32(getattr(images, name)).reshape(-1, 1, 1) for name in ("mean", "std")}
 
 
 def _real(work: Work) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from undrift.bench.systems import cores
+from undrift.bench.systems import System, cores
 from undrift.bench.works import WORKS, Work
 
 _FORMAT = 1
@@ -104,11 +104,12 @@ class Results:
     def read(cls, file: Path) -> Results:
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
-            assert content.pop("format") == _FORMAT
+            if not isinstance(content, dict) or content.pop("format", None) != _FORMAT:
+                raise ValueError("another format")
             content["measurements"] = [Measurement(**each) for each in content["measurements"]]
             content["absent"] = [Absence(**each) for each in content["absent"]]
             return cls(**content)
-        except (ValueError, KeyError, TypeError, AssertionError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{file} does not hold results of undrift bench; give --json another file") from error
 
     def write(self, file: Path) -> None:
@@ -128,6 +129,11 @@ class Results:
             if self.works[name] != other.works[name]:
                 raise ValueError(f"{file} holds {name} with {self.works[name]}, not {other.works[name]}")
 
+    def miss(self, work: Work, system: System, why: str) -> None:
+        """Take note of a system that is not measured; what was said of it before is forgotten."""
+        self.absent = [a for a in self.absent if (a.work, a.system) != (work.name, system.name)]
+        self.absent.append(Absence(work.name, system.name, system.label, system.setup, why))
+
     def rows(self) -> list[Row]:
         """A row for every system on every work, in the order of the works and of first appearance."""
         rows = []
@@ -136,8 +142,8 @@ class Results:
             plain = {m.turn: m.median for m in mine if m.system == "plain"}
             names = dict.fromkeys(m.system for m in mine)
             rows += [_row(work, [m for m in mine if m.system == name], plain) for name in names]
-            gone = {a.system: a for a in self.absent if a.work == work.name and a.system not in names}
-            rows += [Row(a.work, a.system, a.label, a.setup, why=a.why) for a in gone.values()]
+            gone = [a for a in self.absent if a.work == work.name and a.system not in names]
+            rows += [Row(a.work, a.system, a.label, a.setup, why=a.why) for a in gone]
         return rows
 
 

@@ -12,7 +12,7 @@ from undrift.bench import environments, prepare
 from undrift.bench.environments import MissingError
 from undrift.bench.measure import FailedError, measure
 from undrift.bench.peers.job import Job
-from undrift.bench.results import Absence, Measurement, Results, machine
+from undrift.bench.results import Measurement, Results, machine
 from undrift.bench.systems import System, chosen
 from undrift.bench.works import GPU_ROUNDS, GPU_SECONDS, GPU_WARM_UP, Work
 
@@ -24,7 +24,7 @@ class Display(Protocol):
 
     def did(self, what: str, share: float) -> None: ...
 
-    def warn(self, what: str) -> None: ...
+    def note(self, what: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Session:
 
     def _turns(self, work: Work, folder: Path, results: Results, file: Path | None, display: Display) -> None:
         if not prepare.is_here(work):
-            display.warn(
+            display.note(
                 f"{work.name}: {work.data} is not here (undrift data get {work.data}); samples of its shape are drawn, "
                 "and accuracy is left out"
             )
@@ -83,8 +83,8 @@ class Session:
                 try:
                     measured = self._measure(work, system, ready[system], data, f"{session}-{repeat}")
                 except FailedError as failure:
-                    display.warn(f"{began} {failure}")
-                    results.absent.append(_absence(work, system, str(failure)))
+                    display.note(f"{began} {failure}")
+                    results.miss(work, system, str(failure))
                     del ready[system]  # it would fail again
                 else:
                     results.measurements.append(measured)
@@ -98,13 +98,13 @@ class Session:
         ready = {}
         for system in self._systems(work):
             if work.algorithm == "scaffold" and system.scaffold:
-                results.absent.append(_absence(work, system, f"no SCAFFOLD: {system.scaffold}"))
+                results.miss(work, system, f"no SCAFFOLD: {system.scaffold}")
                 continue
             try:
-                ready[system] = environments.python(system, display.doing)
+                ready[system] = environments.python(system, display.note)
             except MissingError as missing:
-                display.warn(str(missing))
-                results.absent.append(_absence(work, system, str(missing)))
+                display.note(str(missing))
+                results.miss(work, system, str(missing))
         return ready
 
     def _measure(self, work: Work, system: System, python: Path, data: Path, turn: str) -> Measurement:
@@ -139,7 +139,3 @@ class Session:
     def _share(self, work: Work, system: System) -> float:
         each = GPU_SECONDS if self.device == "cuda" else work.seconds
         return system.start + each * (self._warm_up(work) + self._rounds(work))
-
-
-def _absence(work: Work, system: System, why: str) -> Absence:
-    return Absence(work.name, system.name, system.label, system.setup, why)

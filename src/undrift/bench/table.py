@@ -12,42 +12,43 @@ from undrift.bench.results import Results, Row
 from undrift.bench.works import WORKS
 
 _MISSING = "–"
+_WIDE = 108  # columns of a terminal that all columns of the table fit
 
 
-def table(results: Results) -> Table:
+def table(results: Results, width: int) -> Table:
+    """A row for every system; a narrow terminal has no room for the spread and the memory."""
     rows = results.rows()
     on_gpu = any(row.device_bytes is not None for row in rows)
+    spare = {"from – to", "Memory"} if width < _WIDE else set()
+    spare |= set() if on_gpu else {"On GPU"}
     out = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for heading in ("Work", "System", "Runs as"):
         out.add_column(heading, no_wrap=True)
-    numbers = ["s/round", "from – to", "Faster", "Start-up", "Memory", *(["On GPU"] if on_gpu else []), "Accuracy"]
-    for heading in numbers:
+    for heading in (heading for heading in figures(rows[0]) if heading not in spare):
         out.add_column(heading, justify="right", no_wrap=True)
-    before = ""
-    for row in rows:
-        if before and row.work != before:
+    for row, before in zip(rows, [None, *rows], strict=False):
+        first = before is None or before.work != row.work
+        if first and before is not None:
             out.add_section()
-        first = row.work if row.work != before else ""
-        best = row.seconds is not None and row.seconds == min(r.seconds or 1e9 for r in rows if r.work == row.work)
-        cells = [first, row.label, row.setup, *figures(row, on_gpu)]
-        out.add_row(*(Text(cell, style="bold" if best and cell != first else "") for cell in cells))
-        before = row.work
+        shown = [text for heading, text in figures(row).items() if heading not in spare]
+        fastest = min(other.seconds or math.inf for other in rows if other.work == row.work)
+        style = "bold" if row.seconds == fastest else ""
+        out.add_row(row.work if first else "", *(Text(text, style=style) for text in (row.label, row.setup, *shown)))
     return out
 
 
-def figures(row: Row, on_gpu: bool = False) -> list[str]:
-    spread = _MISSING
-    if row.fastest is not None and row.slowest is not None:
-        spread = f"{seconds(row.fastest)} – {seconds(row.slowest)}"
-    return [
-        seconds(row.seconds),
-        spread,
-        _MISSING if row.ratio is None else f"{row.ratio:.2f}×",
-        _MISSING if row.startup is None else f"{max(row.startup, 0):.1f} s",
-        _size(row.peak_bytes),
-        *([_size(row.device_bytes)] if on_gpu else []),
-        _MISSING if row.accuracy is None else f"{100 * row.accuracy:.1f} %",
-    ]
+def figures(row: Row) -> dict[str, str]:
+    """The texts of a row, by the headings of their columns."""
+    spread = row.fastest is not None and row.slowest is not None
+    return {
+        "s/round": seconds(row.seconds),
+        "from – to": f"{seconds(row.fastest)} – {seconds(row.slowest)}" if spread else _MISSING,
+        "Faster": _MISSING if row.ratio is None else f"{row.ratio:.2f}×",
+        "Start-up": _MISSING if row.startup is None else f"{max(row.startup, 0):.1f} s",
+        "Memory": _size(row.peak_bytes),
+        "On GPU": _size(row.device_bytes),
+        "Accuracy": _MISSING if row.accuracy is None else f"{100 * row.accuracy:.1f} %",
+    }
 
 
 def seconds(value: float | None) -> str:

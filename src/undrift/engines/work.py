@@ -8,11 +8,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from torch import Tensor
-from torch.profiler import record_function
 
 from undrift.data.batches import Plan, Schedule, Shape, Table, plan
 from undrift.learner import Learner
-from undrift.parts import Part
+from undrift.parts import Part, mark
 from undrift.protocol import Mail, Message, Phase, State
 from undrift.task import Augment
 
@@ -57,7 +56,7 @@ class Work:
             members = part if self.order is None else self.order[part]
             seed = self.seed[members] if isinstance(self.seed, Tensor) else self.seed
             clients = self.places[members], self.ids[members]
-            with record_function(Part.BATCHES):
+            with mark(Part.BATCHES):
                 drawn = plan(self.table, *clients, shape, self.schedule, seed, self.round)
             yield members, shape, drawn
             start += shape.clients

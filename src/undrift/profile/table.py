@@ -18,8 +18,11 @@ from undrift.profile.take import SKIPPED, Figures
 from undrift.summary import unit_of_traffic
 
 _SHOWN = 8  # operators or kernels
-# What every kernel of PyTorch has in its name, and the arguments behind it.
-_CLUTTER = re.compile(r"^void |at::native::|at::cuda::|\(anonymous namespace\)::|\([^()]*\)$")
+# What all names of a sort have in common, and the arguments behind them.
+_CLUTTER = re.compile(
+    r"^void |at::native::|at::cuda::|\(anonymous namespace\)::| ?\([^()]*\)$"
+    r"|(?<=^autograd::)engine::evaluate_function: "
+)
 
 
 def table(figures: Figures) -> Group:
@@ -63,12 +66,11 @@ def _heading(figures: Figures, ms: Callable[[float], str]) -> str:
 
 def _notes(figures: Figures, ms: Callable[[float], str]) -> dict[str, str]:
     busy, idle = figures.busy_ms, figures.ms - figures.busy_ms
-    often = f"{_percent(busy / figures.ms)} of the time" if idle >= 0 else f"{busy / figures.ms:.1f} at a time"
     if figures.on_gpu:
-        notes = {"GPU": f"busy {ms(busy)} ms a round, {often}; idle {ms(idle)} ms"}
+        notes = {"GPU": f"busy {ms(busy)} ms a round, {_percent(busy / figures.ms)} of the time; idle {ms(idle)} ms"}
     else:
-        notes = {"Operators": f"{ms(busy)} ms a round, {often}"}
-    notes["Processor"] = f"{figures.cores_busy:.1f} cores busy"
+        notes = {"Operators": f"{ms(busy)} ms a round, {busy / figures.ms:.2f} at a time"}
+    notes["Processor"] = f"{figures.cores_busy:.2f} cores busy"
     places = {"of the host": figures.host_bytes, "of the GPU": figures.device_bytes}
     if taken := [f"{_size(most)} {place}" for place, most in places.items() if most]:
         notes["Memory"] = f"at most {', '.join(taken)}"

@@ -23,7 +23,7 @@ class Spent:
     name: str
     ms: float
     share: float  # of all that is listed together
-    calls: float = 0.0
+    calls: float = 0.0  # a round
     device_ms: float | None = None  # of what it launched on a GPU
 
 

@@ -32,7 +32,9 @@ def _convolution(h, kernel, bias, padding=0):
 
 
 def _pool(h):
-    return jax.lax.reduce_window(h, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+    """The largest of two by two; `reduce_window` says the same, but its derivative takes longer."""
+    n, height, width, maps = h.shape
+    return h.reshape(n, height // 2, 2, width // 2, 2, maps).max((2, 4))
 
 
 def _dropout(h, rate, key):

@@ -53,20 +53,23 @@ class Job:
         return len(self.arrays["y"])
 
     def samples(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of all clients: x [clients, samples, channels, height, width] in 0..1, y [clients, samples]."""
-        return _unit(self.arrays["x"]), self.arrays["y"]
+        """Of all clients: x [clients, samples, channels, height, width], normalised, and y [clients, samples]."""
+        return self._normalised("x"), self.arrays["y"]
 
     def test(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Test samples, unless the data are generated and accuracy means nothing."""
-        return (_unit(self.arrays["test_x"]), self.arrays["test_y"]) if "test_x" in self.arrays else None
+        return (self._normalised("test_x"), self.arrays["test_y"]) if "test_x" in self.arrays else None
 
     def parameters(self) -> list[np.ndarray]:
         """The initial ones, in PyTorch's order and layout."""
         return [self.arrays[name] for name in sorted(self.arrays) if name.startswith("parameter")]
 
-
-def _unit(pixels: np.ndarray) -> np.ndarray:
-    return pixels.astype(np.float32) / 255
+    def _normalised(self, name: str) -> np.ndarray:
+        pixels = self.arrays[name].astype(np.float32)
+        pixels /= 255
+        pixels -= self.arrays["mean"]
+        pixels /= self.arrays["std"]
+        return pixels
 
 
 class Clock:
