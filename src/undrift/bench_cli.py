@@ -111,6 +111,7 @@ def _display(expected: float) -> Iterator[Display]:
         TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
+        speed_estimate_period=3600,  # a process may take minutes
     ) as progress:
         yield _Bar(progress, expected)
 

@@ -8,7 +8,8 @@ from torch import Tensor
 from undrift.learner import IGNORED, Learner
 from undrift.tree import Tree
 
-_BLOCK = 2048  # samples evaluated together
+_BLOCK = {"cpu": 128, "cuda": 2048}  # samples evaluated together: those that stay in the cache, or fill a GPU
+_STATISTICS = 2048  # likewise, where batch normalisation uses the statistics of those evaluated together
 
 
 def evaluate(learner: Learner, params: Tree, buffers: Tree | None, x: Tensor, y: Tensor) -> dict[str, float]:
@@ -19,8 +20,9 @@ def evaluate(learner: Learner, params: Tree, buffers: Tree | None, x: Tensor, y:
 def sums(learner: Learner, params: Tree, buffers: Tree | None, x: Tensor, y: Tensor) -> Tensor:
     """Sum of losses, right answers and answers [3], in float64; the host need not wait for it."""
     total = torch.zeros(3, dtype=torch.float64, device=x.device)
-    for block, target in zip(x.split(_BLOCK), y.split(_BLOCK), strict=True):
-        output = learner.outputs(params, buffers, block)
+    block = _block(learner, buffers)
+    for inputs, target in zip(x.split(block), y.split(block), strict=True):
+        output = learner.alone.outputs(params, buffers, inputs)
         total[0] += learner.sample_loss(output, target).double().sum()
         if scores_classes(output, target):
             total[1] += (output.argmax(-1) == target).sum()
@@ -37,13 +39,20 @@ def class_averages(learner: Learner, params: Tree, buffers: Tree | None, x: Tens
     """Precision, recall and F1, averaged over classes (macro); averaged over samples (micro) all three are accuracy."""
     from sklearn.metrics import precision_recall_fscore_support  # slow to import, rarely needed
 
-    outputs = torch.cat([learner.outputs(params, buffers, block) for block in x.split(_BLOCK)])
+    blocks = x.split(_block(learner, buffers))
+    outputs = torch.cat([learner.alone.outputs(params, buffers, inputs) for inputs in blocks])
     if not scores_classes(outputs, y):
         return {}
     scored = (y != IGNORED).cpu()
     truth, guess = y.cpu()[scored].numpy(), outputs.argmax(-1).cpu()[scored].numpy()
     figures = precision_recall_fscore_support(truth, guess, average="macro", zero_division=0)
     return dict(zip(("precision", "recall", "f1"), map(float, figures[:3]), strict=True))
+
+
+def _block(learner: Learner, buffers: Tree | None) -> int:
+    if buffers is None and learner.normalises:
+        return _STATISTICS
+    return _BLOCK.get(learner.device.type, _STATISTICS)
 
 
 def scores_classes(output: Tensor, target: Tensor) -> bool:

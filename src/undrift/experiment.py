@@ -22,7 +22,6 @@ from undrift.determinism import PRECISIONS, arithmetic, find_precision
 from undrift.engines import Engine, Rehearsal, Work, choose
 from undrift.evaluate import scores_classes
 from undrift.learner import IGNORED, Learner, SampleLoss
-from undrift.memory import keep_large_blocks
 from undrift.optim import optimizer
 from undrift.pgvc import PGVC
 from undrift.protocol import Method
@@ -191,7 +190,6 @@ def prepare(
     chosen = find_algorithm(algorithm)
     federation = find_data(data, options.seed)
     device = find_device(options.device)
-    keep_large_blocks()
     held = federation.test if test is None else held_out(test)
     if options.target is not None and held is None:
         raise ValueError(f"target={options.target} needs a test set; give test=(x, y)")

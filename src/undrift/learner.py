@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from undrift import stacks
 from undrift.draws import Draws, Listener, MaskedStatistics
 from undrift.layout import Layout
 from undrift.random import Key
@@ -81,7 +82,8 @@ class Learner:
         if normalise is not None:
             mean, std = (torch.tensor(v, dtype=self.dtype, device=device).view(-1, 1, 1) for v in normalise)
             self.normalise = mean, std
-        self.draws_numbers, self.refusal = False, ""  # set by `listen`
+        self.draws_numbers, self.refusal, self._channels_last = False, "", False  # set by `listen`
+        self._turns = False  # inputs are given to the module with their channels last
         self.normalises = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
         self._own(self.module)
         for name, part in self.module.named_modules():
@@ -92,11 +94,30 @@ class Learner:
                 )
 
     def listen(self, x: Tensor) -> None:
-        """Find out once whether a forward pass in training mode draws random numbers, and some that it may not."""
+        """Find out once whether a forward pass in training mode draws random numbers, and some that it may not; and
+        which layout of images the module allows."""
         self._training(True)
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), Listener() as listener:
-            self._call(self.parameters | {k: v.clone() for k, v in self.buffers.items()}, x)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            with Listener() as listener:
+                self._call(self.parameters | {k: v.clone() for k, v in self.buffers.items()}, x)
+            self._channels_last = self._allows_channels_last(x)
         self.draws_numbers, self.refusal = listener.heard, listener.refusal
+
+    def _allows_channels_last(self, x: Tensor) -> bool:
+        """Whether images may come with the channels of a pixel side by side, which convolutions on a CPU prefer.
+
+        A model that takes a `view` of what it gets may not allow it.
+        """
+        convolves = any(isinstance(part, nn.Conv2d) for part in self.module.modules())
+        if self.device.type != "cpu" or x.ndim != 4 or not convolves:
+            return False
+        plain = self.outputs(self.parameters, self.buffers, x)
+        try:
+            turned = self.outputs(self.parameters, self.buffers, x.contiguous(memory_format=torch.channels_last))
+        except RuntimeError:
+            return False
+        near = torch.finfo(self.dtype).eps ** 0.5
+        return torch.allclose(turned, plain, rtol=near, atol=near)
 
     def prepare(self, x: Tensor) -> Tensor:
         """Inputs in the model's precision; bytes become numbers between 0 and 1, whole numbers stay (tokens)."""
@@ -168,6 +189,8 @@ class Learner:
         x = self.prepare(x)
         if self.normalise is not None:  # here and not before, as augmentation pads raw images
             x = (x - self.normalise[0]) / self.normalise[1]
+        if self._turns:
+            x = x.contiguous(memory_format=torch.channels_last)
         if not self.half:
             output: Tensor = self.module(x)
             return output
@@ -184,12 +207,21 @@ class Learner:
         for part in self._recurrent:
             part._flat_weights = [part._parameters[leaf] for leaf in part._flat_weights_names]
 
+    @property
+    def alone(self) -> Learner:
+        """This learner for one model at a time, not for many under `vmap`."""
+        return self.replica(0) if self.device.type == "cpu" else self
+
     def replica(self, number: int) -> Learner:
-        """Another learner like this one, with a module of its own, for another thread; made once."""
+        """Another learner like this one, with a module of its own, for one model at a time in another thread; made
+        once. On a CPU its convolutions are laid out for speed, which `vmap` would not allow."""
         while len(self._replicas) <= number:
             self._put(self.parameters | self.buffers)
             other = copy.copy(self)
             other._own(copy.deepcopy(self.module))
+            if self.device.type == "cpu":
+                stacked = self.dtype is torch.float32 and not self.half and stacks.connect(other.module)
+                other._turns = self._channels_last and not stacked
             self._replicas.append(other)
         return self._replicas[number]
 

@@ -1,9 +1,8 @@
-"""The memory of this machine: how much is left for this process, and how freed blocks are kept."""
+"""How much memory is left on this machine, for this process."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,22 +10,6 @@ from pathlib import Path
 import torch
 
 _UNKNOWN = 4 << 30  # where the system does not say
-
-
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt(3)
-_KEPT = 1 << 30  # bytes
-
-
-def keep_large_blocks() -> None:
-    """Let the C library keep blocks of up to a gigabyte that were freed.
-
-    By default it gives large ones back at once, and the system clears every page of the next one: for the temporary
-    tensors of many small clients, a third of a round. Where there is no glibc nothing happens.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        adjust = ctypes.CDLL(None).mallopt
-        adjust(_M_MMAP_THRESHOLD, _KEPT)
-        adjust(_M_TRIM_THRESHOLD, _KEPT)
 
 
 def host_left() -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from undrift import algorithms, check
+from undrift import algorithms, allocation, check
 from undrift.algorithm import Algorithm
 from undrift.data import FederatedData, load
 from undrift.determinism import arithmetic
@@ -237,7 +237,12 @@ def go_on(runs: Sequence[Run], callbacks: Iterable[Callback], on_divergence: str
     calls, going, rounds = _callbacks(callbacks), list(runs), runs[0].options.rounds
     group: list[Run] = []
     label = runs[0].label if len(runs) == 1 else f"{runs[0].label} × {len(runs)}"
-    with arithmetic(runs[0].precision), _ctrl_c() as interrupted, meter(label, rounds, len(runs)) as tick:
+    with (
+        arithmetic(runs[0].precision),
+        allocation.kept(),
+        _ctrl_c() as interrupted,
+        meter(label, rounds, len(runs)) as tick,
+    ):
         tick(min(run.rounds for run in runs), None)
         while going := [run for run in going if run.rounds < rounds and not run.reached_target]:
             done, row = min(run.rounds for run in going), None

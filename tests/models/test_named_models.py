@@ -121,14 +121,15 @@ def test_engines_agree(name: str) -> None:
     # Three samples in batches of two pad the second, which leaves a lone sample: deep networks would divide by nothing.
     sizes, steps = ((2, 2), 1) if large or name == "mobilenetv2" else ((3, 2), 2)
     settings: dict[str, Any] = {"rounds": 1, "steps": steps, "batch_size": 2, "lr": 0.01}
-    settings |= {"dtype": "float32" if large else "float64", "on_divergence": "stop"}
+    single = large and not name.endswith("-bn")  # normalising two samples magnifies rounding, layer by layer
+    settings |= {"dtype": "float32" if single else "float64", "on_divergence": "stop"}
     model = models.build(name, shape, classes, seed=1)
     alone, together = (
         ud.simulate("fedavg" if large else "scaffold", model, federation(name, sizes), engine=engine, **settings)
         for engine in ("sequential", "batched")
     )
     assert together.engine.startswith("batched")
-    near = 1e-4 if large else 1e-9
+    near = 1e-4 if single else 1e-9
     assert_close(together.parameters, alone.parameters, rtol=near, atol=near)
     assert_close(together.buffers, alone.buffers, rtol=near, atol=near)
     # Next to one patch, attention has hardly anything to learn in a step; biases before a normalisation have nothing.

@@ -43,7 +43,7 @@ def figures(row: Row) -> dict[str, str]:
     return {
         "s/round": seconds(row.seconds),
         "from – to": f"{seconds(row.fastest)} – {seconds(row.slowest)}" if spread else _MISSING,
-        "Faster": _MISSING if row.ratio is None else f"{row.ratio:.2f}×",
+        "Faster": times(row.ratio),
         "Start-up": _MISSING if row.startup is None else f"{max(row.startup, 0):.1f} s",
         "Memory": _size(row.peak_bytes),
         "On GPU": _size(row.device_bytes),
@@ -54,6 +54,10 @@ def figures(row: Row) -> dict[str, str]:
 def seconds(value: float | None) -> str:
     """Three figures, and no powers of ten."""
     return _MISSING if value is None else f"{value:.{max(0, 2 - math.floor(math.log10(value)))}f}"
+
+
+def times(ratio: float | None) -> str:
+    return _MISSING if ratio is None else f"{ratio:.2f}×"
 
 
 def notes(results: Results) -> list[str]:

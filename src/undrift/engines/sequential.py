@@ -25,7 +25,7 @@ _PLANNED_TOGETHER = 64  # clients whose batches are drawn in one go
 
 @dataclass(frozen=True)
 class Sequential:
-    """`workers` clients are trained side by side, each by a thread that has one core.
+    """`workers` clients are trained side by side, each by a thread that has one core; fewer clients share the cores.
 
     PyTorch lets go of Python's lock while it computes, and two clients on a core each are faster than one on two.
     """
@@ -67,10 +67,11 @@ class Sequential:
 
     def _all(self, answer: Callable[[int, Learner], Answer], count: int, learner: Learner) -> list[Answer]:
         """The answers of `count` clients, in their order."""
-        if self.workers == 1 or count < self.workers:
-            return [answer(place, learner) for place in range(count)]
+        workers = min(self.workers, count)
+        if workers == 1:
+            return [answer(place, learner.alone) for place in range(count)]
         idle: SimpleQueue[Learner] = SimpleQueue()
-        for number in range(self.workers):
+        for number in range(workers):
             idle.put(learner.replica(number))
 
         def work(place: int) -> Answer:
@@ -80,7 +81,8 @@ class Sequential:
             finally:
                 idle.put(mine)
 
-        with ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        cores = self.workers // workers
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(cores,)) as pool:
             return list(pool.map(work, range(count)))
 
 

@@ -31,10 +31,13 @@ _PATTERNS = tuple(
         (_REDUCTIONS, r"^triton_(red|per)_"),
         (_PRODUCTS, r"^triton_(tem|mm)_"),
         (_CONVOLUTIONS, r"^_(convolve|correlate|turn|unpool)|[Cc]onv|fprop|dgrad|wgrad|[Pp]ool|im2col|col2im|winograd"),
-        (_PRODUCTS, r"gemm|gemv|cutlass|xmma|nvjet|cublas|splitK|matmul|mm(_out)?$|::(mv|addmv|dot|linear|einsum)$"),
-        (_PRODUCTS, r"attention|flash|lstm|rnn"),
+        (_PRODUCTS, r"gemm|gemv|cutlass|xmma|nvjet|cublas|splitK|matmul|mm(_out)?$|::(mv|addmv|dot|einsum)$"),
+        (_PRODUCTS, r"::(\w*_)?linear(_backward\w*)?$|attention|flash|lstm|rnn"),
         (_RANDOM, r"[Ss]ort|topk|TopK|[Rr]andom|::rand|philox|distribution|bernoulli|normal_|uniform|dropout|unique"),
-        (_COPIES, r"Memcpy|Memset|direct_copy|copy|[Cc]lone|contiguous|ToNhwc|ToNchw|[Ff]ill|zero_|::to$"),
+        (
+            _COPIES,
+            r"Memcpy|Memset|direct_copy|copy|[Cc]lone|contiguous|ToNhwc|ToNchw|[Ff]ill|zero_|::to$|to_mkldnn|to_dense",
+        ),
         (_COPIES, r"gather|scatter|::_?index|index_(select|put|copy|add|elementwise|kernel)|indexSelect|embedding"),
         (_COPIES, r"::cat$|::stack$|CatArray|::repeat|::roll$|::flip$"),
         (
