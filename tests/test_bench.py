@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -364,18 +366,19 @@ def test_another_kind_of_file_is_refused(text: str, tmp_path: Path) -> None:
 
 
 def test_peers_by_name() -> None:
-    def names(peers: str | None, device: str = "cpu") -> list[str]:
-        return [system.environment or system.name for system in systems.chosen(peers, device, 10)]
+    def names(peers: str | None, device: str = "cpu", compiled: bool = False) -> list[str]:
+        return [system.environment or system.name for system in systems.chosen(peers, device, 10, compiled)]
 
     assert names(None) == ["undrift", "plain"]
     assert set(names("all")) == {"undrift", "plain", "fluke", "flower", "pfl", "fedjax"}
     assert names("fluke, Flower,fluke") == ["undrift", "plain", "fluke", "flower"]
-    assert names("all", "cuda") == ["undrift", "plain", "jax"]
+    assert names("all", "cuda", compiled=True) == ["undrift", "plain", "jax"]
+    assert names(None, compiled=True) == ["undrift", "undrift-compiled", "plain"]
 
 
 def test_every_system_has_its_driver_and_versions() -> None:
     for device in systems.PEERS:
-        for system in systems.chosen("all", device, 10):
+        for system in systems.chosen("all", device, 10, compiled=True):
             assert (systems.DRIVERS / system.driver).is_file()
             if system.environment is not None:
                 pins = (systems.DRIVERS / f"{system.environment}.txt").read_text().split()
@@ -394,7 +397,7 @@ def test_a_peer_that_cannot_be_installed_is_reported(monkeypatch: pytest.MonkeyP
         return subprocess.CompletedProcess(command, int("pip" in command))
 
     monkeypatch.setattr(environments.subprocess, "run", fail)
-    (fluke,) = systems.chosen("fluke", "cpu", 10)[2:]
+    (fluke,) = systems.chosen("fluke", "cpu", 10, compiled=False)[2:]
     results, display = take_turns(monkeypatch, fluke)
     (absent,) = results.absent
     assert "fluke cannot be installed: ERROR: No matching distribution found for fluke-fl" in absent.why
@@ -414,7 +417,7 @@ def test_an_environment_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(environments.subprocess, "run", succeed)
-    (fedjax,) = systems.chosen("fedjax", "cpu", 10)[2:]
+    (fedjax,) = systems.chosen("fedjax", "cpu", 10, compiled=False)[2:]
     first = environments.python(fedjax, lambda what: None)
     count = len(calls)
     assert environments.python(fedjax, lambda what: None) == first
@@ -508,6 +511,33 @@ def test_ctrl_c_leaves_the_results_so_far(
     assert f"undrift: interrupted; results so far are in {file}" in result.stderr
     assert "5.00×" in result.stdout
     assert len(Results.read(file).measurements) == 4
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are found in /proc")
+def test_who_is_told_to_end_leaves_nobody_behind(tmp_path: Path) -> None:
+    code = f"""
+import sys
+from pathlib import Path
+from undrift.bench import session, systems
+from undrift.cli import main
+session.chosen = lambda *_: [systems.System("slow", "slow", {str(tmp_path / "driver.py")!r}, 1)]
+sys.argv = ["undrift", "bench", "--work", "W3", "--device", "cpu"]
+main()
+"""
+    mark = tmp_path / "driver"
+    (tmp_path / "driver.py").write_text(
+        f"import os, time\nopen({str(mark)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"
+    )
+    bench = subprocess.Popen([sys.executable, "-c", code], env=os.environ | {"UNDRIFT_CACHE": str(tmp_path / "cache")})
+    try:
+        patience = time.monotonic() + 60
+        while not (mark.exists() and mark.read_text()) and time.monotonic() < patience:
+            time.sleep(0.1)
+        bench.terminate()
+        assert bench.wait(30) == 143
+    finally:
+        bench.kill()
+    assert not (Path("/proc") / mark.read_text()).exists()
 
 
 def test_the_bar_shows_what_is_going_on() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,7 +63,7 @@ def bench(
     from undrift.bench import works
     from undrift.bench.chart import check_name, draw
     from undrift.bench.session import Session
-    from undrift.bench.systems import chosen
+    from undrift.bench.systems import OURS, chosen
     from undrift.bench.table import notes, table
     from undrift.experiment import find_device
 
@@ -73,11 +74,11 @@ def bench(
             raise ValueError(f"--precision={precision} is for a GPU; on a CPU everything is computed in fp32")
     if chart is not None:
         check_name(chart)
-    chosen(peers, place, 1)  # refuses unknown names before anything is done
+    chosen(peers, place, 1, compiled=False)  # refuses unknown names before anything is done
     session = Session(works.named(work), peers, rounds, repeats, place, precision)
     found = session.begin(results)
     try:
-        with _display(session.expected()) as display:
+        with _terminable(), _display(session.expected()) as display:
             session.run(found, results, display)
     except KeyboardInterrupt:
         kept = f"; results so far are in {results}" if results is not None and results.exists() else ""
@@ -93,8 +94,18 @@ def bench(
         print(f"results: {results}")
     if chart is not None:
         print(f"chart: {draw(found, chart)}")
-    if any(row.why and row.system in ("undrift", "plain") for row in found.rows()):
+    if any(row.why and row.system in (*OURS, "plain") for row in found.rows()):
         raise typer.Exit(_FAILED)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Who is told to end ends in an orderly way, so that no process that is being measured goes on alone."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -220,7 +220,17 @@ def prepare(
         table = beside.table if federation is beside.data else table._replace(x=beside.table.x, y=beside.table.y)
     enlarge = _find_augmentation(augment, learner, federation)
     with arithmetic(precision):
-        rehearsal = Rehearsal(federation, table, learner, schedule, enlarge, options.seed, precision)
+        rehearsal = Rehearsal(
+            federation,
+            table,
+            learner,
+            schedule,
+            enlarge,
+            options.seed,
+            precision,
+            rounds=options.rounds if options.target is None else 1,  # it may end at any time
+            uneven=_uneven(options, federation),
+        )
         engine, reason = choose(options.engine, method, rehearsal)
     return Experiment(
         options,
@@ -335,6 +345,16 @@ def cohort_size(options: Options, population: int) -> int | None:
         if wrong:
             raise ValueError(f"cohort of round {number}: clients are 0..{population - 1}, got {wrong[0]!r}")
     return None
+
+
+def _uneven(options: Options, data: FederatedData) -> str:
+    """Why not every round has as many clients with as many samples; empty if all have."""
+    count, smallest, largest = cohort_size(options, len(data)), int(data.sizes.min()), int(data.sizes.max())
+    if count is None and len(lengths := {len(members) for members in options.cohort}) > 1:  # type: ignore[union-attr]
+        return f"they have between {min(lengths)} and {max(lengths)} clients"
+    if count != len(data) and smallest < largest:
+        return f"those sampled have between {smallest} and {largest} samples"
+    return ""
 
 
 def _fit(learner: Learner, data: FederatedData, test: tuple[Tensor, Tensor] | None) -> None:

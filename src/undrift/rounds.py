@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from undrift import random, tree
+from undrift.compiled import Compiler
 from undrift.data.batches import Shape, Table
 from undrift.engines import Batched
 from undrift.engines.work import Arrangement
@@ -45,7 +46,7 @@ class Played(NamedTuple):
     bytes_up: int
     train_loss: float
     diverged: Ids  # clients that made a number infinite or not a number
-    obstacle: str  # why rounds are not replayed, although the engine would
+    obstacle: str  # why rounds are not replayed or compiled, although the engine would
 
 
 class _Entry(NamedTuple):
@@ -53,7 +54,7 @@ class _Entry(NamedTuple):
 
     ids: list[Ids]
     arrangement: Arrangement
-    whole: Tensor  # [4, n] whole numbers: clients, their places in the table, the order of training, the round
+    whole: Tensor  # [5, n] whole numbers: clients, their places in the table, the order of training, round and seed
     real: Tensor  # [3, n]: weights, shares, learning rates
 
     @property
@@ -79,10 +80,12 @@ class Stage:
         self._table, self._starts = _joined(experiments)
         sizes = [e.data.sizes for e in experiments]
         self._extremes = min(int(s.min()) for s in sizes), max(int(s.max()) for s in sizes)
-        self._replayer = Replayer() if first.engine.replayed else None
+        self._replayer = _replayer(first)
         self._ahead: tuple[int, _Entry] | None = None
-        rates = {e.options.lr for e in experiments}
-        self._rates = len(rates) > 1 or (self._replayer is not None and first.options.lr_decay != 1)
+        # What differs between runs, or between rounds that share their code, comes as a tensor.
+        self._seeds = len(experiments) > 1 or first.engine.compiled
+        decays = self._replayer is not None and first.options.lr_decay != 1
+        self._rates = len({e.options.lr for e in experiments}) > 1 or decays or first.engine.compiled
 
     def play(self, memories: Sequence[Memory], round: int) -> list[Played]:
         """A whole round of every run; pure: what is given stays as it is."""
@@ -113,7 +116,8 @@ class Stage:
         arrangement = self._first.engine.arrange(self._first.schedule, sizes, self._extremes)
         order = np.arange(len(places)) if arrangement.order is None else arrangement.order
         rates = [np.full(len(part), e.rate(round)) for e, part in zip(self._experiments, ids, strict=True)]
-        whole = np.stack([np.concatenate(ids), places, order, np.full_like(order, round)])
+        seeds = [np.full_like(part, e.options.seed) for e, part in zip(self._experiments, ids, strict=True)]
+        whole = np.stack([np.concatenate(ids), places, order, np.full_like(order, round), np.concatenate(seeds)])
         real = [torch.cat([getattr(c, name) for c in cohorts]) for name in ("weights", "shares")]
         real.append(torch.from_numpy(np.concatenate(rates)).to(real[0].dtype))
         return _Entry(ids, arrangement, torch.from_numpy(whole), torch.stack(real))
@@ -135,11 +139,10 @@ class Stage:
     def _exchange(self, given: Nest, shapes: tuple[Shape, ...], ordered: bool, round: int | Tensor) -> _Exchanged:
         """The phases of a round; tensor operations only."""
         first, runs = self._first, self._experiments
-        ids, places, order, _ = given["whole"]
+        ids, places, order, _, seeds = given["whole"]
         weights, shares, rates = given["real"]
         parts = [slice(i * len(ids) // len(runs), (i + 1) * len(ids) // len(runs)) for i in range(len(runs))]
         cohorts = [Cohort(ids[p], weights[p], shares[p], len(e.data), round) for e, p in zip(runs, parts, strict=True)]
-        seeds = [e.options.seed for e in runs]
         work = make_work(
             first,
             self._table,
@@ -149,7 +152,7 @@ class Stage:
             shares,
             order if ordered else None,
             participation=len(ids) / len(runs) / len(first.data),
-            seed=seeds[0] if len(runs) == 1 else _spread(seeds, ids, len(runs)),
+            seed=seeds if self._seeds else first.options.seed,
             round=round,
             lr=rates if self._rates else first.rate(round if isinstance(round, int) else 1),
         )
@@ -206,10 +209,23 @@ class Stage:
                     *traffic[number],
                     figures[0][number],
                     ids[wrong[part]],
-                    "" if self._replayer is None else self._replayer.refusal,
+                    self._obstacle,
                 )
             )
         return out
+
+    @property
+    def _obstacle(self) -> str:
+        if self._replayer is None or not self._replayer.refusal:
+            return ""
+        done = "compiled" if self._first.engine.compiled else "replayed"
+        return f"rounds are not {done}: {self._replayer.refusal}"
+
+
+def _replayer(experiment: Experiment) -> Replayer | Compiler | None:
+    if experiment.engine.compiled:
+        return Compiler()
+    return Replayer() if experiment.engine.replayed else None
 
 
 def room(experiment: Experiment) -> int:
@@ -289,12 +305,6 @@ def _joint(mails: Sequence[Mail], count: int) -> Mail:
     if len(mails) == 1:
         return mails[0]
     return Mail({}, tree.concat([tree.repeat(m.shared, count) | m.each for m in mails]))
-
-
-def _spread(values: Sequence[int], like: Tensor, runs: int) -> Tensor:
-    """A value for every client of every run, made without a copy from the host."""
-    count = len(like) // runs
-    return torch.cat([torch.full_like(like[:count], value) for value in values])
 
 
 def _finite(server: State) -> Tensor:

@@ -173,7 +173,7 @@ class Run:
     @property
     def engine(self) -> str:
         """The engine that trains, and why."""
-        obstacle = f"; rounds are not replayed: {self._obstacle}" if self._obstacle else ""
+        obstacle = f"; {self._obstacle}" if self._obstacle else ""
         return f"{self._experiment.engine.name} ({self._experiment.engine_reason}{obstacle})"
 
     @property

@@ -89,7 +89,8 @@ def simulate(
         eval_every: rounds between evaluations; the last round is always evaluated.
         target: stop as soon as this accuracy is reached.
         device, dtype: a GPU if there is one; the model's type.
-        engine: ``"auto"``, ``"batched"`` (``"batched:16"``: sixteen clients at a time) or ``"sequential"``.
+        engine: ``"auto"``, ``"batched"`` (``"batched:16"``: sixteen clients at a time), ``"compiled"`` (batched, and
+            compiled to C++, which takes a while) or ``"sequential"``.
         callbacks: called as ``f(row, run)`` after every round; a true result ends the run.
         out: a directory for everything needed to inspect, resume and report.
         clip: the largest norm of a minibatch gradient; it is clipped before any correction.
@@ -153,7 +154,7 @@ def start(
 def configuration(experiment: Experiment, label: str | None) -> dict[str, Any]:
     """All that `resume` needs; engine and device are those that were chosen, so that it goes on with the same."""
     engine = experiment.engine
-    fixed = f"batched:{engine.chunk}" if isinstance(engine, Batched) else engine.name
+    fixed = f"{engine.name}:{engine.chunk}" if isinstance(engine, Batched) else engine.name
     return {
         "label": label or type(experiment.algorithm).__name__,
         **experiment.description,

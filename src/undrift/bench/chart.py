@@ -7,6 +7,7 @@ from typing import Any
 
 from undrift import check
 from undrift.bench.results import Results, Row
+from undrift.bench.systems import OURS
 from undrift.bench.table import seconds, times
 from undrift.bench.works import WORKS
 
@@ -54,11 +55,11 @@ def _panel(axes: object, rows: list[Row]) -> None:
     assert isinstance(axes, Axes)
     lengths = [row.seconds or 0 for row in rows]
     labels = [f"{row.label}, {row.setup}" for row in rows]
-    colours = [_OURS if row.system == "undrift" else _OTHERS for row in rows]
+    colours = [_OURS if row.system in OURS else _OTHERS for row in rows]
     axes.barh(labels, lengths, color=colours, height=0.72)
     for place, row in enumerate(rows):
         speed = "" if row.ratio is None or row.system == "plain" else f"   {times(row.ratio)}"
-        ours = row.system == "undrift"
+        ours = row.system in OURS
         axes.annotate(
             f"{seconds(row.seconds)} s{speed}",
             (row.seconds or 0, place),

@@ -121,6 +121,7 @@ class Session:
             processes=system.processes,
             device=self.device,
             precision=self.precision,
+            engine=system.engine,
         )
         log = environments.log_file(f"{work.name}-{system.name}")
         limit = 300 + 20 * self._share(work, system)
@@ -128,7 +129,7 @@ class Session:
         return Measurement(work.name, system.name, system.label, system.setup, turn, **found)
 
     def _systems(self, work: Work) -> list[System]:
-        return chosen(self.peers, self.device, work.cohort)
+        return chosen(self.peers, self.device, work.cohort, work.compiled)
 
     def _rounds(self, work: Work) -> int:
         return self.rounds or (GPU_ROUNDS if self.device == "cuda" else work.rounds)

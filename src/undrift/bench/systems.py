@@ -22,6 +22,7 @@ class System:
     scaffold: str = ""  # why it cannot do SCAFFOLD; empty if it can
     module: str = "torch"  # what this interpreter must have, where the system has no environment
     launcher: tuple[str, ...] = ()
+    engine: str = "auto"  # of undrift
     start: float = 5.0  # seconds until it works, roughly: for the estimate of the time left
 
     @property
@@ -34,6 +35,7 @@ class System:
         return [str(python), *self.launcher, str(DRIVERS / self.driver), str(job)]
 
 
+OURS = ("undrift", "undrift-compiled")
 PEERS = {"cpu": ("fluke", "flower", "pfl", "fedjax"), "cuda": ("jax",)}
 
 
@@ -42,18 +44,23 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def chosen(peers: str | None, device: str, cohort: int) -> list[System]:
-    """undrift, the plain loop, and the peers of a list such as ``fluke,pfl``; ``all`` for all there are."""
+def chosen(peers: str | None, device: str, cohort: int, compiled: bool) -> list[System]:
+    """undrift, perhaps `compiled` as well, the plain loop, and the peers of a list such as ``fluke,pfl``; ``all`` for
+    all there are."""
     known = PEERS[device]
     names = list(known) if peers == "all" else [p.strip().lower() for p in (peers or "").split(",") if p.strip()]
     for name in names:
         check.choice(f"--peers on {'a GPU' if device == 'cuda' else 'a CPU'}", name, known)
-    own = [_undrift(), _plain()]
+    own = [_undrift(), *([_compiled()] if compiled and device == "cpu" else []), _plain()]
     return own + [system for name in dict.fromkeys(names) for system in _peer(name, cohort)]
 
 
 def _undrift() -> System:
     return System("undrift", "undrift", "run_undrift.py", cores())
+
+
+def _compiled() -> System:
+    return System("undrift-compiled", "undrift, compiled", "run_undrift.py", cores(), engine="compiled", start=20)
 
 
 def _plain() -> System:

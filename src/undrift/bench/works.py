@@ -25,6 +25,7 @@ class Work:
     rounds: int  # rounds that are
     seconds: float  # of a round of the plain loop on two cores, roughly: for the estimate of the time left
     algorithm: str = "fedavg"
+    compiled: bool = False  # undrift is timed with compiled rounds, too, which it chooses for long runs only
 
 
 GPU_WARM_UP, GPU_ROUNDS, GPU_SECONDS = 3, 30, 0.2  # the same on a GPU, where all are quick
@@ -71,6 +72,7 @@ _W3 = replace(
     warm_up=3,
     rounds=30,
     seconds=0.15,
+    compiled=True,
 )
 # As pfl-research compares libraries (arXiv 2404.06430), but for its evaluations, which are outside of the timed part.
 _W4 = replace(

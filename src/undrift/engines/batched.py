@@ -30,7 +30,11 @@ class Batched:
     chunk: int  # clients trained together
     replayed: bool = False  # rounds are captured and replayed, so that the fewer shapes, the better
     convolutions: bool = False  # the model's convolutions are our own
-    name: str = "batched"
+    compiled: bool = False
+
+    @property
+    def name(self) -> str:
+        return "compiled" if self.compiled else "batched"
 
     def arrange(self, schedule: Schedule, sizes: Ints, extremes: tuple[int, int]) -> Arrangement:
         order = np.lexsort((sizes, schedule.step_counts(sizes)))

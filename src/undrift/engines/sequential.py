@@ -33,6 +33,7 @@ class Sequential:
     workers: int = 1
     name: str = "sequential"
     replayed: bool = False
+    compiled: bool = False
 
     def arrange(self, schedule: Schedule, sizes: Ints, extremes: tuple[int, int]) -> Arrangement:
         blocks = (sizes[start : start + _PLANNED_TOGETHER] for start in range(0, len(sizes), _PLANNED_TOGETHER))

@@ -75,6 +75,8 @@ class Engine(Protocol):
     def name(self) -> str: ...
     @property
     def replayed(self) -> bool: ...  # rounds are captured once and replayed
+    @property
+    def compiled(self) -> bool: ...  # rounds are compiled once; all of them have one shape
 
     def arrange(self, schedule: Schedule, sizes: Ints, extremes: tuple[int, int]) -> Arrangement:
         """How to train clients of these sizes, out of a federation of clients that have at least and at most so many

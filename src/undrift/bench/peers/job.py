@@ -33,6 +33,7 @@ class Job:
     processes: int
     device: str
     precision: str | None
+    engine: str = "auto"  # of undrift
 
     @classmethod
     def read(cls, path: str) -> Job:

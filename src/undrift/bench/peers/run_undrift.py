@@ -1,6 +1,8 @@
-"""undrift, as a user calls it: the engine is the one it chooses."""
+"""undrift, as a user calls it: the engine is the one it chooses, or compiled from scratch."""
 
+import os
 import sys
+import tempfile
 
 import numpy as np
 import torch
@@ -16,6 +18,8 @@ rows = np.arange(y.size)
 data = ud.FederatedData.from_rows(x.reshape(-1, *x.shape[2:]), y.reshape(-1), rows, [y.shape[1]] * len(y), classes=10)
 model = torch_side.start(job.net, x.shape[2:], job.parameters())
 
+code = tempfile.TemporaryDirectory()
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = code.name  # nothing from before
 clock = Clock(torch_side.waiting(job.device))
 run = ud.simulate(
     job.algorithm,
@@ -27,6 +31,7 @@ run = ud.simulate(
     lr=job.lr,
     eval_every=job.rounds,
     device=job.device,
+    engine=job.engine,
     callbacks=[lambda row, run: clock.lap()],
     **({} if job.precision is None else {"precision": job.precision}),
 )
