@@ -17,16 +17,16 @@ import torch
 import undrift as ud
 from undrift import allocation
 
-SIZE, COUNT = 1 << 20, 200  # bytes, blocks: together more than glibc would keep by itself
+BLOCKS = [(1 << 20, 200), (70 << 20, 3)]  # bytes, and how many: together more than glibc would keep by itself
 glibc = pytest.mark.skipif(allocation._glibc() is None, reason="the C library is not glibc")
 
 
-def come_and_go() -> None:
+def come_and_go(size: int, count: int) -> None:
     libc = ctypes.CDLL(None)
     libc.malloc.restype = ctypes.c_void_p
-    blocks = [libc.malloc(ctypes.c_size_t(SIZE)) for _ in range(COUNT)]
+    blocks = [libc.malloc(ctypes.c_size_t(size)) for _ in range(count)]
     for block in blocks:
-        ctypes.memset(block, 1, SIZE)
+        ctypes.memset(block, 1, size)
     for block in blocks:
         libc.free(ctypes.c_void_p(block))
 
@@ -37,22 +37,24 @@ def resident() -> int:
 
 
 @glibc
-def test_memory_is_kept_meanwhile_and_goes_back_afterwards() -> None:
+@pytest.mark.parametrize(("size", "count"), BLOCKS)
+def test_memory_is_kept_meanwhile_and_goes_back_afterwards(size: int, count: int) -> None:
     """In a process of its own, as what others left behind would be used first."""
-    script = "import test_allocation as t; from undrift import allocation; print(*t.sizes(allocation.kept))"
+    call = f"t.sizes(allocation.kept, {size}, {count})"
+    script = f"import test_allocation as t; from undrift import allocation; print(*{call})"
     found = subprocess.run(
         [sys.executable, "-c", script], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
     )
     before, during, after = map(int, found.stdout.split())
-    assert during - before > 0.9 * SIZE * COUNT
-    assert after - before < 0.1 * SIZE * COUNT
+    assert during - before > 0.9 * size * count
+    assert after - before < 0.1 * size * count
 
 
-def sizes(kept: Callable[[], AbstractContextManager[None]]) -> tuple[int, int, int]:
+def sizes(kept: Callable[[], AbstractContextManager[None]], size: int, count: int) -> tuple[int, int, int]:
     """Resident memory before, while and after memory is kept."""
     before = resident()
     with kept():
-        come_and_go()
+        come_and_go(size, count)
         during = resident()
     return before, during, resident()
 

@@ -81,6 +81,9 @@ OPTIONS: list[dict[str, Any]] = [
     {"epochs": 2, "momentum": 0.9, "weight_decay": 0.1},
     {"batch_size": None, "clip": 0.1, "cohort": None},
     {"data": federation((10, 7, 16, 9)), "cohort": None},
+    {"data": federation((9, 10, 12, 11, 10, 9)), "epochs": 2},
+    {"data": federation((9, 10, 12, 11, 10, 9)), "batch_size": None},
+    {"data": federation((9, 10, 12, 11, 10, 9)), "steps": 5, "batch_size": 5, "engine": "compiled:2"},
     {"cohort": [[0, 1], [3, 2], [5, 4], [1, 0]]},
     {"engine": "compiled:2"},
 ]
@@ -132,15 +135,16 @@ def test_only_long_runs_are_compiled_of_themselves(traced: list[Any], monkeypatc
     assert chosen(monkeypatch, rounds=3).startswith("compiled (up to ")
     assert chosen(monkeypatch, rounds=2).startswith("batched")
     assert chosen(monkeypatch, target=0.5, test=federation()[0]).startswith("batched")  # it may end at any time
-    assert chosen(monkeypatch, federation((8, 9, 8, 8)), cohort=2).startswith("batched")
-    assert chosen(monkeypatch, federation((8, 9, 8, 8)), cohort=None).startswith("compiled")
+    assert chosen(monkeypatch, federation((8, 9, 8, 8)), cohort=2).startswith("compiled")  # padding is cheaper
+    assert chosen(monkeypatch, federation((8, 13, 8, 8)), cohort=2).startswith("batched")
+    assert chosen(monkeypatch, federation((8, 13, 8, 8)), cohort=None).startswith("compiled")
     assert chosen(monkeypatch, cohort=[[0], [1], [2], [3, 4]]).startswith("batched")
     assert chosen(monkeypatch, epochs=20).startswith("batched")  # a long wait before the first round
 
 
 def test_rounds_of_several_shapes_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"one shape, but those sampled have between 8 and 9 samples; use 'batched'"):
-        simulated("fedavg", "compiled", federation((8, 9, 8)), cohort=2)
+    with pytest.raises(ValueError, match=r"one shape, but those sampled have between 8 and 13 samples; use 'batched'"):
+        simulated("fedavg", "compiled", federation((8, 13, 8)), cohort=2)
     with pytest.raises(ValueError, match=r"one shape, but they have between 1 and 2 clients; use 'batched'"):
         simulated("fedavg", "compiled", cohort=[[0], [1], [2], [3, 4]])
 
@@ -148,12 +152,13 @@ def test_rounds_of_several_shapes_are_refused() -> None:
 @needs_compiler
 def test_compiled_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is right, the same again, the same after an interruption, and kept for other seeds and learning rates."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "code"))
+    monkeypatch.setenv("UNDRIFT_CACHE", str(tmp_path))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     given: dict[str, Any] = {"tiny": True, "batch_size": None}
     found = simulated("fedavg", "compiled", **given)
     assert found.engine == "compiled (as asked)"
     assert same(found, simulated("fedavg", "batched", **given))
-    kernels = set((tmp_path / "code").rglob("*.so"))
+    kernels = set((tmp_path / "compiled").rglob("*.so"))
     assert kernels
 
     simulated("fedavg", "compiled", rounds=2, out=tmp_path / "run", **given)
@@ -163,4 +168,4 @@ def test_compiled_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     other = simulated("fedavg", "compiled", seed=7, lr=0.3, **given)
     assert same(other, simulated("fedavg", "batched", seed=7, lr=0.3, **given))
-    assert set((tmp_path / "code").rglob("*.so")) == kernels
+    assert set((tmp_path / "compiled").rglob("*.so")) == kernels

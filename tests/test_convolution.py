@@ -66,7 +66,7 @@ def close(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return all(torch.allclose(v, b[k], rtol=1e-10, atol=1e-12) for k, v in a.items())
 
 
-@pytest.mark.parametrize(("layers", "fused"), models())
+@pytest.mark.parametrize(("layers", "fused"), list(models()))
 @pytest.mark.parametrize("shared", [False, True])
 def test_gradients_are_those_of_pytorch(layers: list[nn.Module], fused: int, shared: bool) -> None:
     module, params, x = built(layers)

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # options of mallopt(3)
-_LARGEST = 32 << 20  # bytes: larger blocks always come from the system and go back to it; mallopt allows no more
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # options of mallopt(3)
 _NEVER = (1 << 31) - 1
+_USUAL_BLOCKS = 65536  # that may come from the system, each by itself
+_USUAL_TRIM = 64 << 20  # bytes, what glibc arrives at by itself once it has seen large blocks come and go
 
 
 @contextmanager
@@ -27,13 +28,13 @@ def kept() -> Iterator[None]:
     if libc is None:
         yield
         return
-    libc.mallopt(_MMAP_THRESHOLD, _LARGEST)
+    libc.mallopt(_MMAP_MAX, 0)
     libc.mallopt(_TRIM_THRESHOLD, _NEVER)
     try:
         yield
     finally:
-        # What glibc arrives at by itself, once it has seen large blocks come and go.
-        libc.mallopt(_TRIM_THRESHOLD, 2 * _LARGEST)
+        libc.mallopt(_MMAP_MAX, _USUAL_BLOCKS)
+        libc.mallopt(_TRIM_THRESHOLD, _USUAL_TRIM)
         libc.malloc_trim(0)
 
 

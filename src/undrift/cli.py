@@ -74,8 +74,10 @@ app.add_typer(data_cli.app, name="data")
 
 
 def main() -> None:
-    # Threads that wait for one another asleep, not spinning: on a busy machine a run is up to ten times faster.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Threads that wait for one another spin for a moment only, then sleep: on a busy machine a run of small models is
+    # several times faster than with the usual long spin, on a quiet one than with none.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal that has no ± must not end a run
     app(prog_name="undrift")

@@ -23,6 +23,7 @@ from undrift.progress import notice
 from undrift.replay import Function
 from undrift.tree import Nest
 
+_PLACE = "TORCHINDUCTOR_CACHE_DIR"
 _SECONDS_PER_OPERATION = 0.03  # measured on two cores
 
 
@@ -86,7 +87,7 @@ def _compiled(function: Function, given: Nest) -> _Code:
         f"compiling a round of {count} operations: about {_SECONDS_PER_OPERATION * count:.0f} s, "
         "or a few if the cache has it"
     )
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache.home() / "compiled"))
+    _keep_code()
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # the compiler's, on its own doings
         run = torch._inductor.standalone_compile(graph, [*leaves, *constants])
@@ -124,6 +125,14 @@ def _lifted(graph: fx.GraphModule) -> list[Tensor]:
         graph.graph.erase_node(node)
     graph.recompile()
     return [getattr(graph, name) for name in inputs]
+
+
+def _keep_code() -> None:
+    """Keeps code in our cache, unless the user named a place; PyTorch's own choice may be gone after a restart."""
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    if os.environ.get(_PLACE) in (None, default_cache_dir()):  # PyTorch writes its choice there
+        os.environ[_PLACE] = str(cache.home() / "compiled")
 
 
 def _missing_compiler() -> str | None:

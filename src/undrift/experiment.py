@@ -16,7 +16,7 @@ from undrift.algorithm import Algorithm, Setting
 from undrift.averaging import BUFFER_POLICIES
 from undrift.data import augment as augmentation
 from undrift.data import load
-from undrift.data.batches import Schedule, Shape, Table
+from undrift.data.batches import Schedule, Shape, Table, common
 from undrift.data.federated import FederatedData, held_out
 from undrift.determinism import PRECISIONS, arithmetic, find_precision
 from undrift.engines import Engine, Rehearsal, Work, choose
@@ -229,7 +229,7 @@ def prepare(
             options.seed,
             precision,
             rounds=options.rounds if options.target is None else 1,  # it may end at any time
-            uneven=_uneven(options, federation),
+            uneven=_uneven(options, schedule, federation),
         )
         engine, reason = choose(options.engine, method, rehearsal)
     return Experiment(
@@ -347,12 +347,12 @@ def cohort_size(options: Options, population: int) -> int | None:
     return None
 
 
-def _uneven(options: Options, data: FederatedData) -> str:
-    """Why not every round has as many clients with as many samples; empty if all have."""
+def _uneven(options: Options, schedule: Schedule, data: FederatedData) -> str:
+    """Why one shape does not do for the rounds of a run; empty if it does."""
     count, smallest, largest = cohort_size(options, len(data)), int(data.sizes.min()), int(data.sizes.max())
     if count is None and len(lengths := {len(members) for members in options.cohort}) > 1:  # type: ignore[union-attr]
         return f"they have between {min(lengths)} and {max(lengths)} clients"
-    if count != len(data) and smallest < largest:
+    if count != len(data) and common(schedule, 1, smallest, largest) is None:
         return f"those sampled have between {smallest} and {largest} samples"
     return ""
 

@@ -47,14 +47,10 @@ def philox(counter: tuple[Tensor | int, ...], key: tuple[Tensor | int, int]) -> 
     k0, k1 = key
     for _ in range(10):
         left, right = a * _MULTIPLIERS[0], c * _MULTIPLIERS[1]
-        a, b, c, d = (
-            ((right >> 32) & _WORD) ^ b ^ k0,
-            right & _WORD,
-            ((left >> 32) & _WORD) ^ d ^ k1,
-            left & _WORD,
-        )
+        # The upper halves of b and d are cut off only where they are used.
+        a, b, c, d = ((right >> 32) ^ b ^ k0) & _WORD, right, ((left >> 32) ^ d ^ k1) & _WORD, left
         k0, k1 = (k0 + _WEYL[0]) & _WORD, (k1 + _WEYL[1]) & _WORD
-    return a, b, c, d  # type: ignore[return-value]  # a word that met a tensor counter is a tensor
+    return a, b & _WORD, c, d & _WORD  # type: ignore[return-value]  # a word that met a tensor counter is a tensor
 
 
 def bits(key: Key, stream: Stream, step: int, count: int) -> Tensor:

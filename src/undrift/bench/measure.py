@@ -29,7 +29,7 @@ def measure(system: System, python: Path, job: Job, warm_up: int, log: Path, lim
     file.write_text(json.dumps(asdict(job)), encoding="utf-8")
     Path(job.answer).unlink(missing_ok=True)
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-    environment.pop("OMP_WAIT_POLICY", None)  # set by the command line for itself; libraries are measured as they are
+    environment.pop("GOMP_SPINCOUNT", None)  # set by the command line for itself; libraries are measured as they are
     begun = time.time()
     with log.open("w", encoding="utf-8") as output:
         process = subprocess.Popen(

@@ -38,6 +38,9 @@ class Schedule:
         return np.ones_like(sizes) if self.batch_size is None else -(-sizes // self.batch_size)
 
 
+_PADDED = 1.5  # the work of a padded client, against its own
+
+
 class Shape(NamedTuple):
     """A block of n clients, padded to its longest: J steps of B samples."""
 
@@ -90,6 +93,14 @@ def roomy(schedule: Schedule, sizes: Ints, smallest: int, largest: int) -> Shape
         tuple((turn < int(schedule.step_counts(np.array([smallest]))[0])).tolist()),
         smallest,
     )
+
+
+def common(schedule: Schedule, clients: int, smallest: int, largest: int) -> Shape | None:
+    """A shape that fits any clients of a federation with these extremes, unless it would pad the smallest by half."""
+    if smallest == largest:
+        return exact(schedule, np.full(clients, largest))
+    used = [int(schedule.step_counts(np.array([n]))[0]) * min(schedule.batch_size or n, n) for n in (smallest, largest)]
+    return roomy(schedule, np.full(clients, largest), smallest, largest) if used[1] <= _PADDED * used[0] else None
 
 
 def _rounded(count: int, most: int) -> int:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from undrift import tree
-from undrift.data.batches import Plan, Schedule, Shape, exact, roomy
+from undrift.data.batches import Plan, Schedule, Shape, common, exact, roomy
 from undrift.engines import convolution
 from undrift.engines.work import FULL_PASS_BLOCK, Arrangement, Ints, Outcome, Work
 from undrift.protocol import Answer, Mail, Message, Phase, State
@@ -37,6 +37,9 @@ class Batched:
         return "compiled" if self.compiled else "batched"
 
     def arrange(self, schedule: Schedule, sizes: Ints, extremes: tuple[int, int]) -> Arrangement:
+        if self.compiled and (shape := common(schedule, 1, *extremes)) is not None:
+            counts = (min(self.chunk, len(sizes) - start) for start in range(0, len(sizes), self.chunk))
+            return Arrangement(tuple(shape._replace(clients=count) for count in counts), None)
         order = np.lexsort((sizes, schedule.step_counts(sizes)))
         as_they_come = bool((order == np.arange(len(order))).all())
         chunk = self._even_chunk(schedule, sizes) if self.replayed else self.chunk

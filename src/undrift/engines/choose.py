@@ -33,7 +33,7 @@ _WORTH_SAYING = 2  # seconds
 _MODEL_COPIES = 8  # parameters, gradient, update, state and temporaries of one client
 # Compiling takes some 30 ms for every operation of a round, and saves 8 µs or more of it in every round (two cores).
 # Both grow with the steps of a client, but nobody wants to wait for minutes before the first round.
-_ROUNDS_TO_COMPILE = 4000
+_ROUNDS_TO_COMPILE = 6000
 _STEPS_TO_COMPILE = 20
 
 

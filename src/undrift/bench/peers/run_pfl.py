@@ -88,3 +88,6 @@ algorithm.run(
 )
 if os.environ.get("RANK", "0") == "0":
     answer(job, clock, torch_side.accuracy(net.net, job.test()), ["pfl", "torch"])
+if torch.distributed.is_initialized():  # a process that only ends may abort in the middle of another's farewell
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
