@@ -64,6 +64,21 @@ def test_run(undrift: Undrift) -> None:
     assert "\x1b" not in result.stdout, "colours are for terminals"
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_machine_without_plotly_trains_all_the_same(
+    as_json: bool, undrift: Undrift, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("plotly", "plotly.offline"):
+        monkeypatch.setitem(sys.modules, name, None)
+    result = undrift("run", "-a", "fedavg", *QUICK, *(["--json"] if as_json else []))
+    assert result.exit_code == 0
+    assert result.stderr.startswith("undrift: no report, as plotly")
+    if as_json:
+        assert json.loads(result.stdout)["report"] is None
+    else:
+        assert "FedAvg on digits" in result.stdout
+
+
 def test_runs_are_numbered(undrift: Undrift) -> None:
     for number in (1, 2):
         assert f"run: runs/fedavg-digits-{number}\n" in undrift("run", "-a", "fedavg", *QUICK).stdout

@@ -481,10 +481,15 @@ def _show_run(run: Run, as_json: bool, profile: Profile | None = None) -> None:
 
     assert run.out is not None
     record = Record(run.label, run.options.seed, run.history, run.config, run.environment)
-    page = write(run.out / "report.html", [record], f"{run.label} on {run.config['data']['name']}", run.options.target)
+    title = f"{run.label} on {run.config['data']['name']}"
+    page: Path | None = None
+    try:
+        page = write(run.out / "report.html", [record], title, run.options.target)
+    except ModuleNotFoundError as missing:  # a machine that can only compute
+        print(f"undrift: no report, as {missing.name} is not installed", file=sys.stderr)
     if as_json:
         profiled = {} if profile is None else {"profile": profile.figures and asdict(profile.figures)}
-        _print_json(_figures(run) | {"out": str(run.out), "report": str(page)} | profiled)
+        _print_json(_figures(run) | {"out": str(run.out), "report": page and str(page)} | profiled)
         return
     name, *shown = columns([record], run.options.target)
     _say(f"\n[bold]{escape(name.cells[0])}[/] on {run.config['data']['name']}")
@@ -493,7 +498,7 @@ def _show_run(run: Run, as_json: bool, profile: Profile | None = None) -> None:
     print()
     if profile is not None:
         _show_profile(profile)
-    _say_where(run=run.out, report=page)
+    _say_where(run=run.out, **({} if page is None else {"report": page}))
 
 
 def _show_profile(profile: Profile) -> None:

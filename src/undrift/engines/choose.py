@@ -3,7 +3,9 @@ so that a run repeated is the same run."""
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -122,9 +124,14 @@ def _heavy(work: Rehearsal) -> str:
         return ""
     if any(isinstance(part, nn.modules.conv._ConvNd) for part in learner.module.modules()):
         return "a convolution"
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.mkldnn_rnn_layer: _recurrence}) as counter:
         learner.outputs(learner.parameters, learner.buffers, work.table.x[[0, 0]])  # two, for batch normalisation
     return "a batch of this much work" if counter.get_total_flops() / 2 * _batch(work) > _HEAVY else ""
+
+
+def _recurrence(x: Sequence[int], inputs: Sequence[int], hidden: Sequence[int], *_: Any, **__: Any) -> int:
+    """Operations of a layer with these shapes, samples [T, B, ...], which PyTorch's counter does not know."""
+    return 2 * x[0] * x[1] * (math.prod(inputs) + math.prod(hidden))
 
 
 def _batch(work: Rehearsal) -> int:
