@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,16 +42,20 @@ class Key(NamedTuple):
     client: Tensor
 
 
-def philox(counter: tuple[Tensor | int, ...], key: tuple[Tensor | int, int]) -> tuple[Tensor, ...]:
-    """Ten rounds of Philox4x32: four words from four counter words (which broadcast) and two key words."""
+def philox(counter: tuple[Any, ...], key: tuple[Any, int]) -> tuple[Any, ...]:
+    """Ten rounds of Philox4x32: four words from four counter words (which broadcast) and two key words.
+
+    Words are numbers, tensors of int64 or arrays of uint64.
+    """
     a, b, c, d = counter
     k0, k1 = key
     for _ in range(10):
         left, right = a * _MULTIPLIERS[0], c * _MULTIPLIERS[1]
-        # The upper halves of b and d are cut off only where they are used.
-        a, b, c, d = ((right >> 32) ^ b ^ k0) & _WORD, right, ((left >> 32) ^ d ^ k1) & _WORD, left
+        a, c = ((right >> 32) ^ b ^ k0) & _WORD, ((left >> 32) ^ d ^ k1) & _WORD
+        # The upper halves of b and d are cut off where they are used; a number must fit into int64, though.
+        b, d = (v & _WORD if isinstance(v, int) else v for v in (right, left))
         k0, k1 = (k0 + _WEYL[0]) & _WORD, (k1 + _WEYL[1]) & _WORD
-    return a, b & _WORD, c, d & _WORD  # type: ignore[return-value]  # a word that met a tensor counter is a tensor
+    return a, b & _WORD, c, d & _WORD
 
 
 def bits(key: Key, stream: Stream, step: int, count: int) -> Tensor:
@@ -90,16 +95,22 @@ def permutations(key: Key, stream: Stream, step: int, sizes: Tensor, width: int)
 
 def sample(seed: int, round: int, population: int, count: int) -> Tensor:
     """`count` different clients of `population`, in increasing order [count]; the cost depends on `count` only."""
-    key = Key(seed, round, torch.zeros((), dtype=torch.int64))
     if 2 * count >= population:  # so many that sorting everybody is cheapest
-        draws = bits(key, Stream.COHORT, 0, population) << 31 | torch.arange(population)
-        return draws.argsort()[:count].sort().values
+        draws = _on_host(seed, round, 0, population) << 31 | np.arange(population)
+        return torch.from_numpy(np.sort(draws.argsort()[:count]))
     chosen: dict[int, None] = {}
     attempt = 0
     while len(chosen) < count:
-        words = bits(key, Stream.COHORT, attempt, 2 * count)
+        words = _on_host(seed, round, attempt, 2 * count)
         for index in ((words * population) >> 32).tolist():
             if len(chosen) < count:
                 chosen.setdefault(index)
         attempt += 1
     return torch.tensor(sorted(chosen), dtype=torch.int64)
+
+
+def _on_host(seed: int, round: int, attempt: int, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """What `bits` would draw for client 0; NumPy takes less time to do little."""
+    blocks = np.arange((count + 3) // 4, dtype=np.uint64)
+    words = philox((blocks, attempt, round, 0), (seed, int(Stream.COHORT)))
+    return np.stack(np.broadcast_arrays(*words), axis=-1).reshape(-1)[:count].astype(np.int64)
