@@ -22,7 +22,7 @@ from undrift import cli
 from undrift.engines import Sequential
 from undrift.parts import Part
 from undrift.profile import SKIPPED, Figures, Profile, take
-from undrift.profile.kinds import OTHER, kind
+from undrift.profile.kinds import OTHER, kind, readable
 from undrift.profile.table import table
 from undrift.profile.trace import Breakdown, break_down
 from undrift.tree import Tree
@@ -107,7 +107,13 @@ def test_a_trace_names_the_parts(tmp_path: Path) -> None:
     found, _ = profiled(tmp_path / "p.json", out=tmp_path / "run")
     assert found.trace == str(tmp_path / "p.json")
     names = {e["name"] for e in events(found.trace)}
-    assert {str(part) for part in Part} - names == {str(Part.REPLAY)}, "nothing is replayed without a GPU"
+    assert {str(part) for part in Part} - names == {str(Part.REPLAY), str(Part.COMPILED)}, "step by step"
+
+
+def test_compiled_rounds_are_called_so() -> None:
+    name = readable("## Call CompiledFxGraph fri5i7rpxx ##")
+    assert (name, kind(name)) == ("a compiled round", "Compiled code")
+    assert readable("aten::mm") == "aten::mm"
 
 
 def test_large_traces_are_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

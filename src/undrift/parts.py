@@ -1,7 +1,7 @@
 """The parts of a round, as a profile names them.
 
 ``with mark(Part.TRAINING):`` says where one begins and ends; time belongs to the innermost. Marks stand around what
-happens a few times a round, never around a local step. A CUDA graph has none inside: what is replayed is one part.
+happens a few times a round, never around a local step. What is replayed or compiled has none inside and is one part.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ class Part(StrEnum):
     TRAINING = "undrift: local training"
     AGGREGATION = "undrift: aggregation"
     REPLAY = "undrift: replayed round"  # a graph of the above, launched
+    COMPILED = "undrift: compiled round"  # code for the above, called
     WAITING = "undrift: waiting for device"
     EVALUATION = "undrift: evaluation"
     SAVING = "undrift: saving"  # rows and checkpoints

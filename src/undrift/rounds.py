@@ -97,7 +97,7 @@ class Stage:
         if self._replayer is None:
             found, traffic = self._tensors(self._exchange(given, shapes, ordered, round))
         else:
-            with mark(Part.REPLAY):
+            with mark(Part.COMPILED if self._first.engine.compiled else Part.REPLAY):
                 found, traffic = self._replayer(
                     (shapes, ordered),
                     lambda tensors: self._tensors(self._exchange(tensors, shapes, ordered, tensors["whole"][3, 0])),

@@ -6,6 +6,7 @@ import re
 from functools import cache
 
 OTHER = "Other"
+COMPILED_ROUND = "a compiled round"  # what PyTorch calls a compiled graph and its digest
 _CONVOLUTIONS = "Convolutions, pooling"
 _PRODUCTS = "Matrix products"
 _ELEMENTWISE = "Elementwise"
@@ -13,6 +14,7 @@ _REDUCTIONS = "Reductions"
 _COPIES = "Copies and gathers"
 _RANDOM = "Random numbers, sorts"
 _VIEWS = "Views and bookkeeping"
+_COMPILED = "Compiled code"
 
 # The first pattern found in the name decides. Names are those of PyTorch's operators (`aten::mm`), of the nodes of its
 # autograd graph, of compiled code (`triton_poi_fused_...`, which lists what was fused), of kernels of cuBLAS and cuDNN,
@@ -20,6 +22,7 @@ _VIEWS = "Views and bookkeeping"
 _PATTERNS = tuple(
     (kind, re.compile(pattern))
     for kind, pattern in (
+        (_COMPILED, f"^{COMPILED_ROUND}$"),
         (_VIEWS, r"^autograd::|^torch::autograd|^\w+Backward\d*$"),
         (
             _VIEWS,
@@ -55,6 +58,11 @@ _PATTERNS = tuple(
         ),
     )
 )
+
+
+def readable(name: str) -> str:
+    """The name of an operator or a kernel as it is shown."""
+    return COMPILED_ROUND if name.startswith("## Call CompiledFxGraph") else name
 
 
 @cache

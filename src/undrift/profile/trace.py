@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from undrift.parts import Part
-from undrift.profile.kinds import OTHER, kind
+from undrift.profile.kinds import OTHER, kind, readable
 
 Event = dict[str, Any]  # name, cat(egory), ts: when it began, dur: how long it took, in µs; tid: its thread; args
 
@@ -59,7 +59,7 @@ def break_down(events: Iterable[Event], rounds: int) -> Breakdown:
         busy = _covered(kernels)
     else:
         operators = during("cpu_op")
-        timings = [(e["name"], own) for e, own in zip(operators, _nested(operators).own, strict=True)]
+        timings = [(readable(e["name"]), own) for e, own in zip(operators, _nested(operators).own, strict=True)]
         busy = sum(own for _, own in timings)
     scale = 1e-3 / len(steps)
     return Breakdown(
