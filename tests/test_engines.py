@@ -287,12 +287,26 @@ class Centred(nn.Module):
 
 
 class Recurrent(nn.Module):
+    kind: type[nn.RNNBase] = nn.LSTM
+
     def __init__(self) -> None:
         super().__init__()
-        self.embedding, self.lstm, self.out = nn.Embedding(7, 4), nn.LSTM(4, 5, batch_first=True), nn.Linear(5, 7)
+        self.embedding, self.layers, self.out = nn.Embedding(7, 4), self.kind(4, 5, batch_first=True), nn.Linear(5, 7)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.lstm(self.embedding(x))[0])
+        return self.out(self.layers(self.embedding(x))[0])
+
+
+class Gated(Recurrent):
+    kind = nn.GRU
+
+
+class Started(Recurrent):
+    """The LSTM's first state is not zero."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        start = self.embedding.weight.new_ones(1, len(x), 5)
+        return self.out(self.layers(self.embedding(x), (start, start))[0])
 
 
 class TimeFirst(nn.Module):
@@ -331,7 +345,8 @@ class TestChoice:
         [
             (Branching, vectors, "data-dependent control flow"),
             (Centred, vectors, "mixes the samples of a batch"),
-            (Recurrent, tokens, "no nn.LSTM for many clients"),
+            (Gated, tokens, "no nn.GRU for many clients"),
+            (Started, tokens, "starts at zero"),
             (TimeFirst, tokens, "mixes the samples of a batch"),
             (Flattened, tokens, "must match"),
         ],
@@ -345,6 +360,12 @@ class TestChoice:
         with pytest.raises(ValueError, match="engine='batched' cannot train this model") as caught:
             simulate(seeded(model), data(), "batched", "fedavg")
         assert why in str(caught.value)
+
+    @pytest.mark.parametrize("algorithm", ["scaffold", "fedpgvc"])
+    def test_pytorchs_lstm_is_batched(self, algorithm: str) -> None:
+        runs = [simulate(seeded(Recurrent), tokens(), e, algorithm) for e in ("sequential", "batched")]
+        assert_close(runs[1].parameters, runs[0].parameters, rtol=1e-10, atol=1e-10)
+        assert simulate(seeded(Recurrent), tokens(), "auto", algorithm).engine.startswith("batched (up to")
 
     def test_mixing_samples_is_fine_without_padding(self) -> None:
         data = vectors(sizes=(8, 8, 8))

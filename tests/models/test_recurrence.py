@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from undrift.models import lstm
+from undrift import recurrence
 from undrift.models.lstm import LSTM
 
 CLIENTS, BATCH, TIME, INPUTS, UNITS = 3, 4, 6, 5, 7
@@ -92,6 +94,43 @@ def test_one_step_of_time() -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2}, {"bias": False}, {"batch_first": False}], ids=str)
+def test_pytorchs_own_for_many_clients_at_once(options: dict[str, Any], device: str) -> None:
+    """Outputs, the last hidden states and the last cells, and the gradients of all three."""
+    torch.manual_seed(0)
+    theirs = nn.LSTM(INPUTS, UNITS, **{"batch_first": True} | options).double().to(device)
+    ours = copy.deepcopy(theirs).requires_grad_(False)
+    recurrence.accelerate(ours)
+    stacked = {k: torch.stack([v + 0.1 * i for i in range(CLIENTS)]) for k, v in ours.state_dict().items()}
+    x = samples(device, CLIENTS)
+
+    def loss(module: nn.Module, weights: dict[str, Tensor], x: Tensor) -> Tensor:
+        output, (hidden, cell) = functional_call(module, weights, (x,))
+        return weighted(output) + weighted(hidden.square()) + weighted(cell.exp())
+
+    found, values = vmap(grad_and_value(partial(loss, ours)))(stacked, x)
+    for i in range(CLIENTS):
+        own = {k: v[i].clone().requires_grad_() for k, v in stacked.items()}
+        value = loss(theirs, own, x[i])
+        for a, b in zip(found.values(), torch.autograd.grad(value, list(own.values())), strict=True):
+            close(a[i], b)
+        close(values[i], value.detach())
+
+
+def test_alone_it_stays_as_it_was() -> None:
+    module = nn.LSTM(INPUTS, UNITS, batch_first=True).double()
+    x, start = samples("cpu"), (torch.ones(1, BATCH, UNITS).double(), torch.ones(1, BATCH, UNITS).double())
+    expected = module(x, start)[0]
+    recurrence.accelerate(module)
+    assert torch.equal(module(x, start)[0], expected)
+    twin = copy.deepcopy(module)
+    with torch.no_grad():
+        twin.weight_hh_l0.zero_()
+    assert torch.equal(module(x, start)[0], expected)
+    assert not torch.equal(twin(x, start)[0], expected)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_half_precision(device: str) -> None:
     """Two layers, as what comes out of the first one is in half precision already."""
     torch.manual_seed(0)
@@ -121,15 +160,15 @@ def test_fused_cells_do_what_plain_operations_do(dtype: torch.dtype, monkeypatch
         return torch.randn(*shape, generator=generator, device="cuda").to(dtype)
 
     inputs, weight = draw(CLIENTS, BATCH, TIME, 4 * UNITS), draw(CLIENTS, 4 * UNITS, UNITS)
-    gradient = draw(CLIENTS, BATCH, TIME, UNITS)
+    gradient, last = draw(CLIENTS, BATCH, TIME, UNITS), draw(CLIENTS, BATCH, UNITS)
 
     def both() -> list[Any]:
-        hidden, gates, cells = lstm._forward(inputs, weight)
-        return [hidden, cells, *lstm._backward(gradient, weight, hidden, gates, cells)]
+        hidden, _, gates, cells = recurrence._forward(inputs, weight)
+        return [hidden, cells, *recurrence._backward(gradient, last, weight, hidden, gates, cells)]
 
     fused = both()
-    monkeypatch.setattr(lstm, "_fused_forward", lstm._plain_forward)
-    monkeypatch.setattr(lstm, "_fused_backward", lstm._plain_backward)
+    monkeypatch.setattr(recurrence, "_fused_forward", recurrence._plain_forward)
+    monkeypatch.setattr(recurrence, "_fused_backward", recurrence._plain_backward)
     near = 1e-4 if dtype is torch.float32 else 0.1
     for a, b in zip(fused, both(), strict=True):
         torch.testing.assert_close(a, b, rtol=near, atol=near)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from undrift import check, tree
+from undrift import check, recurrence, tree
 from undrift.data.batches import Schedule, Table
 from undrift.data.federated import FederatedData
 from undrift.determinism import arithmetic
@@ -74,6 +74,7 @@ def choose(name: str, method: Method, work: Rehearsal) -> Choice:
     if kind == "auto" and heavy:
         together = f", {sequential.workers} side by side" if sequential.workers > 1 else ""
         return Choice(sequential, f"on a CPU {heavy} is faster client by client{together}")
+    recurrence.accelerate(learner.module)
     engine = Batched(int(count) if count else _chunk(work), replayed=learner.device.type == "cuda")
     if obstacle := _mixing(work) or _obstacle(engine, method, work):
         if kind != "auto":
@@ -202,7 +203,7 @@ def _obstacle(
 ) -> str:
     """Why the model cannot be batched; empty if a rehearsal with two clients and one step succeeds."""
     for part in work.learner.module.modules():
-        if isinstance(part, nn.RNNBase):
+        if isinstance(part, nn.RNNBase) and not recurrence.suits(part):
             return f"PyTorch has no nn.{type(part).__name__} for many clients at once"
     sizes, learner = work.data.sizes, work.learner
     ids = np.argsort(-sizes, kind="stable")[[0, -1]]
