@@ -109,6 +109,18 @@ def test_several_runs_together(traced: list[Any]) -> None:
         np.testing.assert_allclose(a.history.train_loss, b.history.train_loss, rtol=1e-9)
 
 
+def test_runs_of_other_sizes_play_alone(traced: list[Any]) -> None:
+    """Together they would need another shape, and another compilation, in almost every round."""
+
+    def dealt(seed: int) -> ud.FederatedData:
+        sizes = (8, 9, 10, 11, 12) if seed == 0 else (12, 13, 14, 15, 16)
+        x, y = (torch.cat(parts) for parts in zip(*federation((16,) * 5), strict=True))
+        return ud.FederatedData(x, y, [list(range(16 * i, 16 * i + n)) for i, n in enumerate(sizes)], classes=4)
+
+    ud.compare(["fedavg"], model(), dealt, engine="compiled", rounds=6, cohort=2, batch_size=4, seeds=2)
+    assert len(traced) == 2
+
+
 def test_divergence_names_its_clients(traced: list[Any]) -> None:
     clients = [(torch.full((4, 2), 1e200 if i == 2 else 1.0, dtype=torch.float64), torch.zeros(4)) for i in range(4)]
     with pytest.raises(ud.DivergenceError, match="client 2 "):

@@ -306,7 +306,7 @@ class Started(Recurrent):
 
     def forward(self, x: Tensor) -> Tensor:
         start = self.embedding.weight.new_ones(1, len(x), 5)
-        return self.out(self.layers(self.embedding(x), (start, start))[0])
+        return self.out(self.layers(self.embedding(x), hx=(start, start))[0])
 
 
 class TimeFirst(nn.Module):

@@ -1,7 +1,7 @@
 """Memory that a process keeps while it computes.
 
 Every step allocates and frees the same large blocks. The C library gives free memory back to the system, which clears
-every page of it before handing it out again: for a hundred small clients at once, half of the time.
+every page of it before handing it out again: for a hundred small clients at once, a third of the time.
 """
 
 from __future__ import annotations

@@ -76,9 +76,8 @@ def _compiled(function: Function, given: Nest) -> _Code:
         results.extend((_bare(found), fixed))
         return tree.leaves(found)
 
-    leaves = [
-        leaf.clone() for leaf in _leaves(given)
-    ]  # two that are one tensor at first would be taken for one forever
+    # Two that are one tensor in the first round would be taken for one in all of them.
+    leaves = [leaf.clone() for leaf in _leaves(given)]
     graph = make_fx(flat)(*leaves)
     graph.graph.eliminate_dead_code()
     constants = _lifted(graph)

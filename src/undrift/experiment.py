@@ -352,7 +352,7 @@ def _uneven(options: Options, schedule: Schedule, data: FederatedData) -> str:
     count, smallest, largest = cohort_size(options, len(data)), int(data.sizes.min()), int(data.sizes.max())
     if count is None and len(lengths := {len(members) for members in options.cohort}) > 1:  # type: ignore[union-attr]
         return f"they have between {min(lengths)} and {max(lengths)} clients"
-    if count != len(data) and common(schedule, 1, smallest, largest) is None:
+    if count != len(data) and common(schedule, smallest, largest) is None:
         return f"those sampled have between {smallest} and {largest} samples"
     return ""
 

@@ -44,12 +44,13 @@ def accelerate(module: nn.Module) -> None:
             vars(part)["forward"] = partial(_forward_of, part)
 
 
-def _forward_of(part: nn.LSTM, x: Any, state: State | None = None) -> tuple[Tensor, State]:
+def _forward_of(part: nn.LSTM, input: Any, hx: State | None = None) -> tuple[Tensor, State]:
+    """What `nn.LSTM` gives for arguments of the same names."""
     if not transformed():
-        return nn.LSTM.forward(part, x, state)
-    if state is not None or not isinstance(x, Tensor) or x.ndim != 3:
+        return nn.LSTM.forward(part, input, hx)
+    if hx is not None or not isinstance(input, Tensor) or input.ndim != 3:
         raise NotImplementedError("an nn.LSTM for many clients starts at zero and takes samples of one length")
-    x = x if part.batch_first else x.transpose(0, 1)
+    x = input if part.batch_first else input.transpose(0, 1)
     states: list[tuple[Tensor, Tensor]] = []
     for number in range(part.num_layers):
         weight_ih, weight_hh = (getattr(part, f"weight_{kind}_l{number}") for kind in ("ih", "hh"))

@@ -78,8 +78,7 @@ class Stage:
         self._experiments = tuple(experiments)
         first = self._first = experiments[0]
         self._table, self._starts = _joined(experiments)
-        sizes = [e.data.sizes for e in experiments]
-        self._extremes = min(int(s.min()) for s in sizes), max(int(s.max()) for s in sizes)
+        self._extremes = _extremes(experiments)
         self._replayer = _replayer(first)
         self._ahead: tuple[int, _Entry] | None = None
         # What differs between runs, or between rounds that share their code, comes as a tensor.
@@ -222,6 +221,12 @@ class Stage:
         return f"rounds are not {done}: {self._replayer.refusal}"
 
 
+def _extremes(experiments: Sequence[Experiment]) -> tuple[int, int]:
+    """Samples of the smallest and of the largest client."""
+    sizes = [e.data.sizes for e in experiments]
+    return min(int(s.min()) for s in sizes), max(int(s.max()) for s in sizes)
+
+
 def _replayer(experiment: Experiment) -> Replayer | Compiler | None:
     if experiment.engine.compiled:
         return Compiler()
@@ -243,6 +248,7 @@ def alike(a: Experiment, b: Experiment) -> bool:
         replace(a.options, **{name: getattr(b.options, name) for name in free}) == b.options
         and (a.algorithm, a.weighting, a.augment, len(a.data)) == (b.algorithm, b.weighting, b.augment, len(b.data))
         and (a.engine, a.learner.device) == (b.engine, b.learner.device)
+        and (not a.engine.compiled or _extremes([a]) == _extremes([b]))  # one shape does for the rounds of both
         and a.table.x is b.table.x
         and a.table.y is b.table.y
     )

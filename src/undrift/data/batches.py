@@ -95,12 +95,12 @@ def roomy(schedule: Schedule, sizes: Ints, smallest: int, largest: int) -> Shape
     )
 
 
-def common(schedule: Schedule, clients: int, smallest: int, largest: int) -> Shape | None:
-    """A shape that fits any clients of a federation with these extremes, unless it would pad the smallest by half."""
+def common(schedule: Schedule, smallest: int, largest: int) -> Shape | None:
+    """The shape of a client that fits any of a federation with these extremes; None if some grow by more than half."""
     if smallest == largest:
-        return exact(schedule, np.full(clients, largest))
+        return exact(schedule, np.array([largest]))
     used = [int(schedule.step_counts(np.array([n]))[0]) * min(schedule.batch_size or n, n) for n in (smallest, largest)]
-    return roomy(schedule, np.full(clients, largest), smallest, largest) if used[1] <= _PADDED * used[0] else None
+    return roomy(schedule, np.array([largest]), smallest, largest) if used[1] <= _PADDED * used[0] else None
 
 
 def _rounded(count: int, most: int) -> int:

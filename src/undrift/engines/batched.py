@@ -37,7 +37,7 @@ class Batched:
         return "compiled" if self.compiled else "batched"
 
     def arrange(self, schedule: Schedule, sizes: Ints, extremes: tuple[int, int]) -> Arrangement:
-        if self.compiled and (shape := common(schedule, 1, *extremes)) is not None:
+        if self.compiled and (shape := common(schedule, *extremes)) is not None:
             counts = (min(self.chunk, len(sizes) - start) for start in range(0, len(sizes), self.chunk))
             return Arrangement(tuple(shape._replace(clients=count) for count in counts), None)
         order = np.lexsort((sizes, schedule.step_counts(sizes)))
