@@ -123,7 +123,7 @@ def measure_states(clients: int, out: Path) -> dict[str, Any]:
     import numpy as np
 
     import undrift as ud
-    from undrift import memory
+    from undrift.storage import memory
 
     memory.host_left = lambda: int(MACHINE) - resident()
     rng = np.random.default_rng(0)
@@ -175,7 +175,7 @@ def sentences(clients: int) -> Any:
     import numpy as np
 
     import undrift as ud
-    from undrift.learner import IGNORED
+    from undrift.client.learner import IGNORED
 
     rng = np.random.default_rng(0)
     sizes = rng.integers(10, 61, clients)

@@ -8,10 +8,10 @@ import pytest
 
 import undrift as ud
 from undrift import explain
-from undrift.algorithm import Setting
-from undrift.correction import At, Correction, Heard
+from undrift.core.tree import Tree
+from undrift.methods.algorithm import Setting
+from undrift.methods.correction import At, Correction, Heard
 from undrift.protocol import Message, State
-from undrift.tree import Tree
 
 every_algorithm = pytest.mark.parametrize("name", ud.algorithms.available())
 

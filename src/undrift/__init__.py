@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from undrift import algorithms, data, models
-    from undrift.algorithm import Algorithm
-    from undrift.comparison import Comparison, compare
     from undrift.data.federated import FederatedData
-    from undrift.pgvc import PGVC
-    from undrift.run import DivergenceError, Run
-    from undrift.simulation import Interrupted, resume, simulate
+    from undrift.methods.algorithm import Algorithm
+    from undrift.plugins.pgvc import PGVC
+    from undrift.simulation.compare import Comparison, compare
+    from undrift.simulation.run import DivergenceError, Run
+    from undrift.simulation.simulate import Interrupted, resume, simulate
 
 __version__ = "0.1.0"
 
@@ -31,16 +31,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Algorithm": "algorithm",
-    "Comparison": "comparison",
-    "compare": "comparison",
+    "Algorithm": "methods.algorithm",
+    "Comparison": "simulation.compare",
+    "compare": "simulation.compare",
     "FederatedData": "data.federated",
-    "PGVC": "pgvc",
-    "DivergenceError": "run",
-    "Run": "run",
-    "Interrupted": "simulation",
-    "resume": "simulation",
-    "simulate": "simulation",
+    "PGVC": "plugins.pgvc",
+    "DivergenceError": "simulation.run",
+    "Run": "simulation.run",
+    "Interrupted": "simulation.simulate",
+    "resume": "simulation.simulate",
+    "simulate": "simulation.simulate",
 }
 
 

@@ -10,14 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from undrift import algorithms, tree
-from undrift.algorithm import Algorithm
-from undrift.arena import Space
+from undrift import algorithms
+from undrift.client.learner import cross_entropy
+from undrift.core import tree
 from undrift.data import FederatedData
-from undrift.experiment import Options, prepare
-from undrift.learner import cross_entropy
-from undrift.rounds import play
-from undrift.states import ClientStates
+from undrift.methods.algorithm import Algorithm
+from undrift.simulation.prepare import Options, prepare
+from undrift.simulation.round import play
+from undrift.storage.arena import Space
+from undrift.storage.states import ClientStates
 
 SECTIONS = ("Paper", "Idea", "Equations", "Use", "Pitfalls", "Elsewhere")
 _SAMPLES = 4  # of a client on which costs are measured, all of them in every batch

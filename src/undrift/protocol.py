@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from torch import Tensor
 
-from undrift.tree import Nest, Tree
+from undrift.core.tree import Nest, Tree
 
 if TYPE_CHECKING:
-    from undrift.task import Task
+    from undrift.client.task import Task
 
 State = Nest  # stays where it is; same names, shapes and dtypes before and after a round
 Message = Nest  # travels

@@ -11,13 +11,13 @@ from torch.testing import assert_close
 import undrift as ud
 from laws import TRAINING, classified, mlp
 from quadratics import BY_ONES, P2, P3, SIZED, Quadratics, length, remembered, walk
-from undrift.algorithm import Setting
 from undrift.algorithms import FedDC, FedDyn, FedProx
 from undrift.algorithms.feddyn import DynamicRegularizer
 from undrift.algorithms.scaffold import ControlVariates
-from undrift.correction import At, Correction
+from undrift.core.tree import Tree
+from undrift.methods.algorithm import Setting
+from undrift.methods.correction import At, Correction
 from undrift.protocol import Message, State
-from undrift.tree import Tree
 
 COUNTS, COHORTS = np.array([1, 4, 2]), [[0, 1], [1, 2], [0, 2], [0, 1, 2], [1]]
 LOCAL = [{}, {"momentum": 0.5}, {"lr_decay": 0.8}, {"weight_decay": 0.1}]

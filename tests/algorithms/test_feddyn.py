@@ -10,12 +10,12 @@ from torch.testing import assert_close
 import undrift as ud
 from laws import TRAINING, classified, mlp
 from quadratics import BY_ONES, P2, P3, SIZED, Quadratics, remembered, walk
-from undrift.algorithm import Algorithm, Setting
 from undrift.algorithms import FedDyn, FedProx
 from undrift.algorithms.feddyn import DynamicRegularizer
-from undrift.correction import At, Correction, Heard
+from undrift.core.tree import Tree
+from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.correction import At, Correction, Heard
 from undrift.protocol import Message, State
-from undrift.tree import Tree
 
 COUNTS, COHORTS = np.array([1, 4, 2]), [[0, 1], [1, 2], [0, 2], [0, 1, 2], [1]]
 LOCAL = [{}, {"momentum": 0.5}, {"lr_decay": 0.8}, {"weight_decay": 0.1}]

@@ -13,7 +13,7 @@ import undrift as ud
 from quadratics import BY_ONES, P2, Point, Quadratics
 from undrift.algorithms import FedNova
 from undrift.algorithms.fednova import NormalisedAveraging
-from undrift.optim import SGD
+from undrift.client.optim import SGD
 
 UNEQUAL = Quadratics(**vars(P2) | {"samples": (2, 4)})
 

@@ -17,8 +17,8 @@ import undrift as ud
 from laws import LAWS, TRAINING, Law, classified, mlp, normed, seeded
 from undrift import PGVC
 from undrift.algorithms import MOON, FedAvg, FedBN, FedNova, FedPGVC, FedProx
-from undrift.experiment import describe_algorithm
-from undrift.layout import Layout
+from undrift.client.layout import Layout
+from undrift.simulation.prepare import describe_algorithm
 
 FORMS = ("product", "magnitude", "additive")
 LR, DECAY, MU = 0.05, 0.1, 0.4

@@ -14,8 +14,8 @@ import undrift as ud
 from laws import SIZES, classified, seeded
 from quadratics import Quadratics
 from undrift.algorithms import FSVRG, Mime
+from undrift.client.layout import Layout
 from undrift.data.batches import Schedule, Table, exact, plan
-from undrift.layout import Layout
 
 # Two clients, three features and one that nobody has: the first client has no feature 1, the second no feature 0.
 SPARSE_X = (

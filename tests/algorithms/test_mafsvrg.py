@@ -13,10 +13,10 @@ from torch.testing import assert_close
 import undrift as ud
 from laws import classified, normed, seeded
 from quadratics import Point, Quadratics, half_square
-from undrift import tree
 from undrift.algorithms import FSVRG, GAFSVRG, MAFSVRG
-from undrift.experiment import Options, prepare
-from undrift.rounds import describe_cohort
+from undrift.core import tree
+from undrift.simulation.prepare import Options, prepare
+from undrift.simulation.round import describe_cohort
 
 # Three kinds of clients around three distant centres, in three dimensions.
 _spread = np.random.default_rng(4)

@@ -14,7 +14,7 @@ import undrift as ud
 from laws import TRAINING, classified, mlp, seeded
 from quadratics import Point, Quadratics, half_square
 from undrift.algorithms import Mime, MimeLite, MimeLiteMom, MimeMom, MimeSVRG
-from undrift.random import Key, Stream, normal
+from undrift.core.random import Key, Stream, normal
 
 PROBLEM = Quadratics(
     curvature=((1.0, 2.0), (0.5, 1.0), (1.5, 0.7)),

@@ -14,16 +14,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import hub_files
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
 
+import hub_files
 import undrift as ud
+from undrift.client.learner import IGNORED
 from undrift.data import cache, text
 from undrift.data.catalogue import CATALOGUE, Images
-from undrift.learner import IGNORED
 
 REAL = Path(os.environ.get("UNDRIFT_TEST_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
 

@@ -12,10 +12,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
-from hub_files import encoded
 from PIL import Image
 
 import undrift as ud
+from hub_files import encoded
 from undrift.data.heterogeneity import counts, heterogeneity, summary
 from undrift.data.picture import draw
 

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import undrift as ud
+from undrift.client.evaluate import evaluate
+from undrift.client.learner import IGNORED, Learner, cross_entropy
+from undrift.core.random import Key
 from undrift.data.augment import crop, crop_flip
-from undrift.evaluate import evaluate
-from undrift.learner import IGNORED, Learner, cross_entropy
-from undrift.random import Key
 
 MEAN, STD = (0.2, 0.5, 0.7), (0.25, 0.5, 0.3)
 RNG = np.random.default_rng(0)

@@ -11,7 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 import undrift as ud
-from undrift import random
+from undrift.core import random
 from undrift.data.batches import Schedule, Table, exact, plan
 from undrift.data.partition import by_owner, owners
 

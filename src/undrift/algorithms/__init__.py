@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from importlib.metadata import entry_points
 
-from undrift.algorithm import Algorithm
 from undrift.algorithms.adabest import AdaBest
 from undrift.algorithms.fedadc import FedADC
 from undrift.algorithms.fedavg import FedAvg
@@ -34,7 +33,8 @@ from undrift.algorithms.mime import Mime, MimeLite, MimeLiteMom, MimeMom, MimeSV
 from undrift.algorithms.moon import MOON
 from undrift.algorithms.perfedavg import PerFedAvg
 from undrift.algorithms.scaffold import SCAFFOLD
-from undrift.check import nearest
+from undrift.core.check import nearest
+from undrift.methods.algorithm import Algorithm
 
 __all__ = [
     "FSVRG",

@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import torch
 
-from undrift import check, tree
-from undrift.algorithm import Algorithm, Setting
-from undrift.correction import At, Correction, Heard
+from undrift.core import check, tree
+from undrift.core.tree import Tree
+from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.correction import At, Correction, Heard
 from undrift.protocol import Message, State
-from undrift.tree import Tree
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from undrift.algorithm import Algorithm
+from undrift.methods.algorithm import Algorithm
 
 
 @dataclass(frozen=True)

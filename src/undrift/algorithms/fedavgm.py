@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from undrift import check, tree
-from undrift.algorithm import Algorithm, Setting
-from undrift.correction import Correction, Heard
+from undrift.core import check, tree
+from undrift.core.tree import Tree
+from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.correction import Correction, Heard
 from undrift.protocol import State
-from undrift.tree import Tree
 
 
 @dataclass(frozen=True)

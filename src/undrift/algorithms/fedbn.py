@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from undrift.algorithm import Algorithm, Setting
+from undrift.methods.algorithm import Algorithm, Setting
 
 
 @dataclass(frozen=True)

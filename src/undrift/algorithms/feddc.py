@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from undrift import check
-from undrift.algorithm import Algorithm, Setting
 from undrift.algorithms.feddyn import DynamicRegularizer
 from undrift.algorithms.scaffold import ControlVariates
-from undrift.correction import Correction
+from undrift.core import check
+from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.correction import Correction
 
 
 @dataclass(frozen=True)

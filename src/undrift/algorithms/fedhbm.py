@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from undrift import check, random, tree
-from undrift.algorithm import Algorithm, Setting
-from undrift.correction import At, Correction, Heard
+from undrift.core import check, random, tree
+from undrift.core.random import Key, Stream
+from undrift.core.tree import Tree
+from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.correction import At, Correction, Heard
 from undrift.protocol import Message, State
-from undrift.random import Key, Stream
-from undrift.tree import Tree
 
 Variant = str | Mapping[str, Tensor] | None
 

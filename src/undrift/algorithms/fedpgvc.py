@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from undrift.algorithm import Algorithm, Setting
-from undrift.correction import Correction
-from undrift.layout import AtMost, Layers
-from undrift.pgvc import PGVC
+from undrift.client.layout import AtMost, Layers
+from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.correction import Correction
+from undrift.plugins.pgvc import PGVC
 
 
 @dataclass(frozen=True)

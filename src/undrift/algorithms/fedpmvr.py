@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from undrift import check, tree
-from undrift.algorithm import Algorithm, Setting
-from undrift.correction import At, Correction
-from undrift.layout import AtMost, Layers
+from undrift.client.layout import AtMost, Layers
+from undrift.core import check, tree
+from undrift.core.tree import Tree
+from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.correction import At, Correction
 from undrift.protocol import Message, State
-from undrift.tree import Tree
 
 
 @dataclass(frozen=True)

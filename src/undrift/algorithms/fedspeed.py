@@ -7,13 +7,13 @@ from typing import ClassVar
 
 import torch
 
-from undrift import check, tree
-from undrift.algorithm import Algorithm, Setting
 from undrift.algorithms.feddyn import DynamicRegularizer
-from undrift.correction import At, Correction
-from undrift.learner import Batch, Loss, Losses
+from undrift.client.learner import Batch, Loss, Losses
+from undrift.core import check, tree
+from undrift.core.tree import Tree
+from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.correction import At, Correction
 from undrift.protocol import State
-from undrift.tree import Tree
 
 _TINY = 1e-7  # a gradient of zero has no direction
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from undrift import check, tree
-from undrift.algorithm import Algorithm, Setting
-from undrift.correction import At, Correction, Heard
-from undrift.layout import Layout
+from undrift.client.layout import Layout
+from undrift.client.task import Task
+from undrift.core import check, tree
+from undrift.core.tree import Tree
+from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.correction import At, Correction, Heard
 from undrift.protocol import Message, State
-from undrift.task import Task
-from undrift.tree import Tree
 
 FEATURE_SCALINGS = ("cohort", "printed", "off")
 

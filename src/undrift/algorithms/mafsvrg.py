@@ -16,15 +16,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from undrift import check, tree
-from undrift.algorithm import Algorithm, Setting
 from undrift.algorithms.fsvrg import FEATURE_SCALINGS, Features, VarianceReduction
-from undrift.averaging import Averaging, Train, mean_buffers, name
-from undrift.correction import Correction, Heard
-from undrift.grouping import Plane, lloyd, plus_plus
+from undrift.client.task import Task
+from undrift.core import check, tree
+from undrift.core.tree import Tree
+from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.averaging import Averaging, Train, mean_buffers, name
+from undrift.methods.correction import Correction, Heard
+from undrift.methods.grouping import Plane, lloyd, plus_plus
 from undrift.protocol import Answer, Cohort, Mail, Message, Phase, State
-from undrift.task import Task
-from undrift.tree import Tree
 
 _EPS = 1e-8
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from undrift import tree
-from undrift.algorithm import Algorithm, Setting
-from undrift.correction import At, Correction, Heard
+from undrift.core import tree
+from undrift.core.tree import Tree
+from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.correction import At, Correction, Heard
 from undrift.protocol import Message, State
-from undrift.tree import Tree
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from undrift import check, tree
-from undrift.algorithm import Algorithm, Setting
-from undrift.correction import At, Correction
-from undrift.learner import Batch, Learner, Loss, Losses
+from undrift.client.learner import Batch, Learner, Loss, Losses
+from undrift.core import check, tree
+from undrift.core.tree import Tree
+from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.correction import At, Correction
 from undrift.protocol import Message, State
-from undrift.tree import Tree
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from undrift import check
 from undrift.bench.results import Results, Row
 from undrift.bench.systems import OURS
 from undrift.bench.table import seconds, times
 from undrift.bench.works import WORKS
+from undrift.core import check
 
 _OURS, _OTHERS, _TEXT = "#1a7fc1", "#8a8f98", "#6e7781"  # between light and dark, as the page may be either
 _BAR, _HEAD = 0.27, 0.55  # inches of height for a system, and for what a panel has besides

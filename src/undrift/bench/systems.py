@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from undrift import check
+from undrift.core import check
 
 DRIVERS = Path(__file__).parent / "peers"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from undrift import check
+from undrift.core import check
 
 
 @dataclass(frozen=True)

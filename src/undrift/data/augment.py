@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from undrift import random
-from undrift.check import nearest
-from undrift.random import Key, Stream
-from undrift.task import Augment
+from undrift.client.task import Augment
+from undrift.core import random
+from undrift.core.check import nearest
+from undrift.core.random import Key, Stream
 
 PADDING = 4
 

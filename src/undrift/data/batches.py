@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from undrift import random
+from undrift.core import random
+from undrift.core.random import Key, Stream
 from undrift.data.federated import FederatedData
-from undrift.random import Key, Stream
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from undrift.check import nearest
+from undrift.core.check import nearest
 from undrift.data import cache
 from undrift.data.catalogue import CATALOGUE, Description, Images
 from undrift.data.federated import FederatedData, LocalTests

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from undrift import check
+from undrift.core import check
 
 Pair = tuple[Any, Any]
 Ints = np.ndarray[Any, np.dtype[np.int64]]

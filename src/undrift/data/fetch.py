@@ -13,11 +13,11 @@ import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from undrift.client.learner import IGNORED
 from undrift.data import cache, images, sources, text
 from undrift.data.cache import Draft
 from undrift.data.catalogue import Characters, Description, Images, Pairs, Words
 from undrift.data.sources import Hub, Labelled, Parquet, Tables
-from undrift.learner import IGNORED
 
 Array = np.ndarray[Any, Any]
 _TEST_SHARE = 0.2  # of a role's text

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from undrift import check
-from undrift.check import nearest
+from undrift.core import check
+from undrift.core.check import nearest
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Reals = np.ndarray[Any, np.dtype[np.float64]]

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from undrift import tree
+from undrift.accelerate import convolution
+from undrift.client.task import Samples, Task
+from undrift.core import tree
+from undrift.core.random import Key
+from undrift.core.tree import Tree
 from undrift.data.batches import Plan, Schedule, Shape, common, exact, roomy
-from undrift.engines import convolution
 from undrift.engines.work import FULL_PASS_BLOCK, Arrangement, Ints, Outcome, Work
 from undrift.protocol import Answer, Mail, Message, Phase, State
-from undrift.random import Key
-from undrift.task import Samples, Task
-from undrift.tree import Tree
 
 
 @dataclass(frozen=True)

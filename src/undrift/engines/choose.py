@@ -14,19 +14,19 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from undrift import check, recurrence, tree
+from undrift.accelerate import convolution, recurrence
+from undrift.client.learner import Batch, Learner
+from undrift.client.task import Augment
+from undrift.core import check, tree
+from undrift.core.log import notice
+from undrift.core.random import Key
 from undrift.data.batches import Schedule, Table
 from undrift.data.federated import FederatedData
-from undrift.determinism import arithmetic
-from undrift.engines import convolution
 from undrift.engines.batched import Batched
+from undrift.engines.determinism import arithmetic
 from undrift.engines.sequential import Sequential
 from undrift.engines.work import Engine, Work
-from undrift.learner import Batch, Learner
-from undrift.progress import notice
 from undrift.protocol import Cohort, Method
-from undrift.random import Key
-from undrift.task import Augment
 
 NAMES = ("auto", "batched", "compiled", "sequential")
 _MEMORY = {"cpu": 1 << 30, "cuda": 16 << 30}  # bytes that a chunk of clients may take

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from undrift import tree
+from undrift.client.learner import Learner
+from undrift.client.task import Samples, Task
+from undrift.core import tree
+from undrift.core.random import Key
+from undrift.core.tree import Tree
 from undrift.data.batches import Plan, Schedule, exact
 from undrift.engines.work import FULL_PASS_BLOCK, Arrangement, Ints, Outcome, Work
-from undrift.learner import Learner
 from undrift.protocol import Answer, Mail, Phase, State
-from undrift.random import Key
-from undrift.task import Samples, Task
-from undrift.tree import Tree
 
 _PLANNED_TOGETHER = 64  # clients whose batches are drawn in one go
 

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from torch import Tensor
 
+from undrift.client.learner import Learner
+from undrift.client.task import Augment
+from undrift.core.parts import Part, mark
 from undrift.data.batches import Plan, Schedule, Shape, Table, plan
-from undrift.learner import Learner
-from undrift.parts import Part, mark
 from undrift.protocol import Mail, Message, Phase, State
-from undrift.task import Augment
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from undrift import check
+from undrift.core import check
 from undrift.models.char_lstm import char_lstm
 from undrift.models.cnn import cnn
 from undrift.models.head import with_head

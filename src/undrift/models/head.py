@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from undrift import check
+from undrift.core import check
 
 Weights = str | Path | Mapping[str, Tensor]
 

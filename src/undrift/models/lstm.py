@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from undrift import recurrence
+from undrift.accelerate import recurrence
 
 
 class LSTM(nn.Module):

@@ -19,9 +19,9 @@ import torch
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
-from undrift import check
+from undrift.core import check
 from undrift.profile.trace import Breakdown, break_down
-from undrift.run import Run
+from undrift.simulation.run import Run
 
 SKIPPED = 3  # rounds that pay for compiling, for first calls of libraries, for the capture of graphs
 _ENOUGH = 5.0  # seconds after which no other round is watched, as a trace grows by megabytes a second

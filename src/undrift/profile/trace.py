@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from undrift.parts import Part
+from undrift.core.parts import Part
 from undrift.profile.kinds import OTHER, kind, readable
 
 Event = dict[str, Any]  # name, cat(egory), ts: when it began, dur: how long it took, in µs; tid: its thread; args

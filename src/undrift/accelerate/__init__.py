@@ -1,0 +1,1 @@
+"""Kernels and layouts that are faster than PyTorch's own. They know modules and tensors, nothing else."""

@@ -1,0 +1,96 @@
+"""Which parameters of a model form its layers, its head and its normalisations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from undrift.core.check import nearest
+
+Layers = int | str | Sequence[str]
+
+
+class AtMost(int):
+    """A default count of layers: a model that has fewer uses all it has, where a count asked for would be refused."""
+
+
+NORMALISATIONS = (
+    nn.modules.batchnorm._NormBase,  # batch and instance normalisation of every dimension
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.RMSNorm,
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names of the trainable parameters, in the order of the modules that own them."""
+
+    names: tuple[str, ...]
+    layers: tuple[tuple[str, ...], ...]  # modules with weights of their own that are not normalisations
+    norms: tuple[str, ...]
+    batch_norms: tuple[str, ...]  # those of the normalisations that look at other samples
+    modules: tuple[str, ...]  # names of all submodules
+    last_linear: str | None  # the last `nn.Linear` among them
+    only_linear: str | None  # the weight of a model with no other weights or statistics than one `nn.Linear`'s
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Layout:
+        names = tuple(name for name, p in module.named_parameters() if p.requires_grad)
+        known, layers, norms = set(names), [], []
+        batch_norms: list[str] = []
+        for prefix, part in module.named_modules():
+            own = [f"{prefix}.{n}" if prefix else n for n, _ in part.named_parameters(recurse=False)]
+            own = [name for name in own if name in known]
+            if isinstance(part, NORMALISATIONS):
+                norms.extend(own)
+                batch_norms.extend(own if isinstance(part, nn.modules.batchnorm._BatchNorm) else ())
+            elif own:
+                layers.append(tuple(own))
+        modules = {prefix: part for prefix, part in module.named_modules() if prefix}
+        linear = [prefix for prefix, part in modules.items() if isinstance(part, nn.Linear)]
+        return cls(
+            names,
+            tuple(layers),
+            tuple(norms),
+            tuple(batch_norms),
+            tuple(modules),
+            linear[-1] if linear else None,
+            _only_linear(module, known),
+        )
+
+    def head(self, layers: Layers) -> tuple[str, ...]:
+        """The last layers: a count, ``"all"``, or names; normalisations behind the cut belong to the head."""
+        if layers == "all":
+            return self.names
+        if isinstance(layers, AtMost):
+            return self._last(min(layers, len(self.layers)))
+        if isinstance(layers, int) and not isinstance(layers, bool):
+            return self._last(layers)
+        if isinstance(layers, str) or not isinstance(layers, Sequence):
+            raise TypeError(f"layers must be a count, 'all' or a list of parameter names, got {layers!r}")
+        for name in layers:
+            if name not in self.names:
+                raise ValueError(f"layers: no parameter {name!r}{nearest(str(name), self.names)}")
+        return tuple(name for name in self.names if name in set(layers))
+
+    def _last(self, count: int) -> tuple[str, ...]:
+        if not 0 <= count <= len(self.layers):
+            raise ValueError(f"layers must lie between 0 and the model's {len(self.layers)} layers, got {count}")
+        if count == 0:
+            return ()
+        return self.names[self.names.index(self.layers[-count][0]) :]
+
+
+def _only_linear(module: nn.Module, trainable: set[str]) -> str | None:
+    holders = [
+        (prefix, part)
+        for prefix, part in module.named_modules()
+        if any(True for _ in part.parameters(recurse=False)) or any(True for _ in part.buffers(recurse=False))
+    ]
+    if len(holders) != 1 or not isinstance(holders[0][1], nn.Linear):
+        return None
+    weight = f"{holders[0][0]}.weight".removeprefix(".")
+    return weight if weight in trainable else None

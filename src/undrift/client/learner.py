@@ -1,0 +1,249 @@
+"""A module and a loss as pure functions of parameters and buffers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from undrift.accelerate import onednn
+from undrift.client.draws import Draws, Listener, MaskedStatistics
+from undrift.client.layout import Layout
+from undrift.core.random import Key
+from undrift.core.tree import Tree
+
+SampleLoss = Callable[[Tensor, Tensor], Tensor]  # (output [B, ...], target [B, ...]) -> [B]
+
+
+class Batch(NamedTuple):
+    x: Tensor  # [B, ...]
+    y: Tensor  # [B, ...]
+    weight: Tensor | None  # [B], 0 for samples that only pad the batch; None: no padding
+    key: Key
+    step: int
+    buffers: Tree  # the model's buffers before this batch
+
+
+class Losses(NamedTuple):
+    values: Tensor  # [B]
+    buffers: Tree  # the model's buffers after this batch
+
+
+Loss = Callable[[Tree, Batch], Losses]
+
+
+IGNORED = -100  # the target of a position that is not to be predicted: padding of a sentence
+
+
+def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    """Cross-entropy, one value per sample; outputs [B, C] or, a mean over positions not `IGNORED`, [B, T, C].
+
+    Written out, because `F.cross_entropy` takes a slow path under `vmap`; the comparison stands for a gather, whose
+    derivative has no reproducible kernel on a GPU.
+    """
+    chosen = torch.arange(output.shape[-1], device=output.device) == target[..., None]
+    values = torch.logsumexp(output, -1) - (output * chosen).sum(-1)
+    if values.ndim == 1:
+        return values
+    predicted = (target != IGNORED).flatten(1)
+    return (values.flatten(1) * predicted).sum(1) / predicted.sum(1).clamp_min(1)
+
+
+class Learner:
+    """The caller's module, copied once; its own parameters are never used again, only those that are passed in."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: SampleLoss | None = None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype | None = None,
+        normalise: tuple[Sequence[float], Sequence[float]] | None = None,
+        half: bool = False,
+    ) -> None:
+        self.half = half  # activations in bfloat16; parameters, statistics and losses keep their precision
+        self.module = copy.deepcopy(module).to(device)
+        if dtype is not None:
+            self.module.to(dtype)
+        self.layout = Layout.of(self.module)
+        if not self.layout.names:
+            raise ValueError(f"the model {type(module).__name__} has no trainable parameters")
+        self._loss: SampleLoss = loss or cross_entropy
+        self.classifies = loss is None
+        self.parameters: Tree = {k: p.detach().clone() for k, p in self.module.named_parameters() if p.requires_grad}
+        self.buffers: Tree = {k: b.detach().clone() for k, b in self.module.named_buffers()}
+        self.dtype = next(iter(self.parameters.values())).dtype
+        self.device = torch.device(device)
+        self.normalise: tuple[Tensor, Tensor] | None = None  # mean and deviation of inputs, per channel [C, 1, 1]
+        if normalise is not None:
+            mean, std = (torch.tensor(v, dtype=self.dtype, device=device).view(-1, 1, 1) for v in normalise)
+            self.normalise = mean, std
+        self.draws_numbers, self.refusal, self._channels_last = False, "", False  # set by `listen`
+        self._turns = False  # inputs are given to the module with their channels last
+        self.normalises = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
+        self._own(self.module)
+        for name, part in self.module.named_modules():
+            if isinstance(part, nn.RNNBase) and part.dropout:
+                raise ValueError(
+                    f"dropout inside {type(part).__name__} {name!r} draws differently on every engine; "
+                    "put nn.Dropout between single-layer networks instead"
+                )
+
+    def listen(self, x: Tensor) -> None:
+        """Find out once whether a forward pass in training mode draws random numbers, and some that it may not; and
+        which layout of images the module allows."""
+        self._training(True)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            with Listener() as listener:
+                self._call(self.parameters | {k: v.clone() for k, v in self.buffers.items()}, x)
+            self._channels_last = self._allows_channels_last(x)
+        self.draws_numbers, self.refusal = listener.heard, listener.refusal
+
+    def _allows_channels_last(self, x: Tensor) -> bool:
+        """Whether images may come with the channels of a pixel side by side, which convolutions on a CPU prefer.
+
+        A model that takes a `view` of what it gets may not allow it.
+        """
+        convolves = any(isinstance(part, nn.Conv2d) for part in self.module.modules())
+        if self.device.type != "cpu" or x.ndim != 4 or not convolves:
+            return False
+        plain = self.outputs(self.parameters, self.buffers, x)
+        try:
+            turned = self.outputs(self.parameters, self.buffers, x.contiguous(memory_format=torch.channels_last))
+        except RuntimeError:
+            return False
+        near = torch.finfo(self.dtype).eps ** 0.5
+        return torch.allclose(turned, plain, rtol=near, atol=near)
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """Inputs in the model's precision; bytes become numbers between 0 and 1, whole numbers stay (tokens)."""
+        if x.dtype is torch.uint8:
+            return x.to(self.dtype).div_(255)
+        return x.to(self.dtype) if x.is_floating_point() else x.long()
+
+    def sample_loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """One value per sample [B]; targets that are stored as small whole numbers are widened first."""
+        return self._loss(output, target if target.is_floating_point() else target.long())
+
+    def losses(self, params: Tree, batch: Batch) -> Losses:
+        """Per-sample losses in training mode, and the buffers afterwards."""
+        # Buffers are written in place by the module: give it copies, made per client under `vmap` by adding a zero
+        # that depends on the client.
+        zero = batch.key.client * 0
+        buffers = {k: b + zero.to(b.dtype) for k, b in batch.buffers.items()}
+        self._training(True)
+        with ExitStack() as modes:
+            if self.draws_numbers:
+                modes.enter_context(Draws(batch.key, batch.step))
+            # A single sample has no variance, which PyTorch refuses; a federation has such batches. Nor does PyTorch
+            # batch a normalisation whose parameters are more precise than its input.
+            if self.normalises and (batch.weight is not None or len(batch.x) == 1 or self.half):
+                weight = batch.x.new_ones(len(batch.x)) if batch.weight is None else batch.weight
+                modes.enter_context(MaskedStatistics(weight))
+            output = self._call(params | buffers, batch.x)
+        return Losses(self.sample_loss(output, batch.y), {k: b.detach() for k, b in buffers.items()})
+
+    def outputs(self, params: Tree, buffers: Tree | None, x: Tensor) -> Tensor:
+        """Outputs in evaluation mode; without buffers, batch normalisation uses the statistics of `x`."""
+        self._training(False)
+        if buffers is None and self.normalises:
+            for part in self.module.modules():
+                if isinstance(part, nn.modules.batchnorm._BatchNorm):
+                    part.train()
+        given = self.buffers if buffers is None else buffers
+        with torch.no_grad():
+            return self._call(params | {k: b.clone() for k, b in given.items()}, x)
+
+    @contextmanager
+    def watch(self, module: str, side: str) -> Iterator[list[Tensor]]:
+        """Notes what a submodule gets ("input") or gives ("output") in the forward passes made meanwhile."""
+        seen: list[Tensor] = []
+        part = self.module.get_submodule(module)
+        if side == "input":
+            handle = part.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+        else:
+            handle = part.register_forward_hook(lambda _, given, output: seen.append(output))
+        with handle:
+            yield seen
+
+    @contextmanager
+    def exactly(self) -> Iterator[None]:
+        """Meanwhile, activations keep their precision."""
+        half, self.half = self.half, False
+        try:
+            yield
+        finally:
+            self.half = half
+
+    def _call(self, tensors: Tree, x: Tensor) -> Tensor:
+        """The module's output with these tensors in its slots.
+
+        `torch.func.functional_call` does the same with care for modules that go on being used; this copy is only ever
+        called here, so that plain assignments will do, which cost less in every step.
+        """
+        self._put(tensors)
+        x = self.prepare(x)
+        if self.normalise is not None:  # here and not before, as augmentation pads raw images
+            x = (x - self.normalise[0]) / self.normalise[1]
+        if self._turns:
+            x = x.contiguous(memory_format=torch.channels_last)
+        if not self.half:
+            output: Tensor = self.module(x)
+            return output
+        # Casts are not shared between calls, which the gradients of different clients must not be, either.
+        with torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False):
+            output = self.module(x)
+        return output.to(self.dtype)
+
+    def _put(self, tensors: Tree) -> None:
+        for name, slots in self._slots.items():
+            if name in tensors:
+                for place, leaf in slots:
+                    place[leaf] = tensors[name]
+        for part in self._recurrent:
+            part._flat_weights = [part._parameters[leaf] for leaf in part._flat_weights_names]
+
+    @property
+    def alone(self) -> Learner:
+        """This learner for one model at a time, not for many under `vmap`."""
+        return self.replica(0) if self.device.type == "cpu" else self
+
+    def replica(self, number: int) -> Learner:
+        """Another learner like this one, with a module of its own, for one model at a time in another thread; made
+        once. On a CPU its convolutions are laid out for speed, which `vmap` would not allow."""
+        while len(self._replicas) <= number:
+            self._put(self.parameters | self.buffers)
+            other = copy.copy(self)
+            other._own(copy.deepcopy(self.module))
+            if self.device.type == "cpu":
+                stacked = self.dtype is torch.float32 and not self.half and onednn.connect(other.module)
+                other._turns = self._channels_last and not stacked
+            self._replicas.append(other)
+        return self._replicas[number]
+
+    def _own(self, module: nn.Module) -> None:
+        self.module = module
+        self._slots = _slots(module)
+        self._recurrent = [m for m in module.modules() if isinstance(m, nn.RNNBase)]
+        self._replicas: list[Learner] = []
+
+    def _training(self, mode: bool) -> None:
+        if self.module.training != mode or not mode:
+            self.module.train(mode)
+
+
+def _slots(module: nn.Module) -> dict[str, list[tuple[dict[str, Any], str]]]:
+    """Where the tensors of a module are kept; a tied tensor has several places under its first name."""
+    slots: dict[str, list[tuple[dict[str, Any], str]]] = {}
+    first: dict[int, str] = {}
+    for prefix, part in module.named_modules():
+        for place in (part._parameters, part._buffers):
+            for leaf, tensor in place.items():
+                if tensor is not None:
+                    name = first.setdefault(id(tensor), f"{prefix}.{leaf}" if prefix else leaf)
+                    slots.setdefault(name, []).append((place, leaf))
+    return slots

@@ -1,0 +1,89 @@
+"""Local optimisers: what a client does with a direction. Their memory is fresh in every round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from undrift.core import check, tree
+from undrift.core.tree import Tree
+from undrift.protocol import State
+
+
+class Optimizer(Protocol):
+    def init(self, params: Tree) -> State: ...
+    def update(self, direction: Tree, state: State) -> tuple[Tree, State]: ...
+    def gain(self, steps: Tensor) -> Tensor | None:
+        """A_i: the displacement of `steps` steps along a constant unit direction at rate one.
+
+        It takes the place of K_i wherever a displacement is divided by ``K_i * lr`` (FedNova's ‖a_i‖₁). None when the
+        displacement is no linear function of the gradients.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class SGD:
+    """``b ← ρ b + d``; step along ``b`` (heavy ball) or ``d + ρ b`` (Nesterov), as `torch.optim.SGD` does."""
+
+    momentum: float = 0.0
+    nesterov: bool = False
+
+    def init(self, params: Tree) -> State:
+        return {"buffer": tree.zeros(params)} if self.momentum else {}
+
+    def update(self, direction: Tree, state: State) -> tuple[Tree, State]:
+        if not self.momentum:
+            return direction, state
+        buffer = tree.add(direction, state["buffer"], self.momentum)
+        step = tree.add(direction, buffer, self.momentum) if self.nesterov else buffer
+        return step, {"buffer": buffer}
+
+    def gain(self, steps: Tensor) -> Tensor | None:
+        rho = self.momentum
+        if not rho:
+            return steps
+        heavy_ball = (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
+        return steps + rho * heavy_ball if self.nesterov else heavy_ball
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Kingma and Ba, with the bias corrections of `torch.optim.Adam`."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+
+    def init(self, params: Tree) -> State:
+        step = torch.zeros((), dtype=torch.float64, device=next(iter(params.values())).device)
+        return {"mean": tree.zeros(params), "square": tree.zeros(params), "step": step}
+
+    def update(self, direction: Tree, state: State) -> tuple[Tree, State]:
+        step = state["step"] + 1
+        mean = tree.mix(state["mean"], direction, 1 - self.beta1)
+        square = {k: self.beta2 * state["square"][k] + (1 - self.beta2) * d * d for k, d in direction.items()}
+        rise, spread = 1 - self.beta1**step, torch.sqrt(1 - self.beta2**step)
+        update = {
+            k: (m / rise.to(m.dtype)) / (torch.sqrt(square[k]) / spread.to(m.dtype) + self.eps) for k, m in mean.items()
+        }
+        return update, {"mean": mean, "square": square, "step": step}
+
+    def gain(self, steps: Tensor) -> Tensor | None:
+        return None
+
+
+def optimizer(name: str, momentum: float) -> Optimizer:
+    """An optimiser by name: ``sgd``, ``nesterov`` or ``adam``."""
+    check.choice("optimizer", name, ("sgd", "nesterov", "adam"))
+    check.number("momentum", momentum, 0, 1, open_high=True)
+    if name == "adam":
+        if momentum:
+            raise ValueError(f"momentum belongs to 'sgd' and 'nesterov'; optimizer='adam' has its own, got {momentum}")
+        return Adam()
+    if name == "nesterov" and not momentum:
+        raise ValueError("optimizer='nesterov' needs a momentum greater than 0, got 0.0")
+    return SGD(momentum, nesterov=name == "nesterov")

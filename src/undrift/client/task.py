@@ -1,0 +1,143 @@
+"""What one client can compute in one round: batches, gradients, full passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from undrift.client.learner import Batch, Learner, Loss
+from undrift.core import random, tree
+from undrift.core.random import Key, Stream
+from undrift.core.tree import Tree
+
+Augment = Callable[[Tensor, Key, int], Tensor]
+# f(params) -> (value, aux); returns (gradient, value, aux). The engine brings it: autograd, or `torch.func` under vmap.
+Differentiate = Callable[[Callable[[Tree], tuple[Tensor, Any]], Tree], tuple[Tree, Tensor, Any]]
+Fetch = Callable[[Tensor, Tensor], Tensor]  # (table, rows [B]) -> table[rows]; likewise
+
+
+# Draws of full passes and of further batches are numbered from here, so that they do not disturb those of the steps.
+_PASS = 1 << 22
+_FURTHER = 1 << 23
+
+
+class Slope(NamedTuple):
+    gradient: Tree
+    loss: Tensor
+    buffers: Tree
+
+
+class Samples(NamedTuple):
+    """Rows of the data that make a batch, as an engine wants them."""
+
+    rows: Tensor  # [B]
+    weight: Tensor | None  # [B], 0 where a row only pads; None: no padding
+
+
+@dataclass(frozen=True)
+class Task:
+    learner: Learner
+    x: Tensor  # the whole federation's samples; a client reads its own rows
+    y: Tensor
+    batches: Sequence[Samples]  # one per step
+    active: Sequence[Tensor | None]  # whether this client takes step j; None: surely
+    everything: Sequence[Samples]  # all of the client's samples, in blocks
+    key: Key
+    steps: Tensor  # K_i
+    samples: Tensor  # n_i
+    share: Tensor  # N p_i
+    participation: float  # |S| / N
+    lr: float | Tensor
+    weight_decay: float
+    clip: float | None
+    augment: Augment | None
+    differentiate: Differentiate
+    fetch: Fetch
+
+    def batch(self, step: int, buffers: Tree, draw: int = 0) -> Batch:
+        """The batch of a step; `draw` 1 and 2 are further ones of its size, drawn independently for every step."""
+        rows, weight = self.batches[step]
+        if draw:
+            step = _FURTHER + 2 * step + draw - 1
+            rows = self._drawn(Stream.MORE_BATCHES, step, len(rows))
+        return self.select(rows, weight, step, buffers)
+
+    def select(self, rows: Tensor, weight: Tensor | None, step: int, buffers: Tree) -> Batch:
+        """These rows as the batch of a step."""
+        x = self.learner.prepare(self.fetch(self.x, rows))
+        if self.augment is not None:
+            x = self.augment(x, self.key, step)
+        return Batch(x, self.fetch(self.y, rows), weight, self.key, step, buffers)
+
+    def gradient(
+        self,
+        params: Tree,
+        batch: Batch,
+        loss: Loss | None = None,
+        of: Callable[[Tensor], Tensor] | None = None,
+    ) -> Slope:
+        """Gradient of the mean loss, or of the mean of `of` the per-sample losses; clipped, without weight decay."""
+        slope = self._slope(params, batch, loss, of)
+        return slope if self.clip is None else slope._replace(gradient=_clipped(slope.gradient, self.clip))
+
+    def _slope(
+        self, params: Tree, batch: Batch, loss: Loss | None = None, of: Callable[[Tensor], Tensor] | None = None
+    ) -> Slope:
+        chosen = loss or self.learner.losses
+
+        def objective(point: Tree) -> tuple[Tensor, Tree]:
+            values, buffers = chosen(point, batch)
+            return _average(values if of is None else of(values), batch.weight), buffers
+
+        return Slope(*self.differentiate(objective, params))
+
+    def decayed(self, gradient: Tree, params: Tree) -> Tree:
+        """With weight decay, which belongs to the objective: g + λ w."""
+        return tree.add(gradient, params, self.weight_decay) if self.weight_decay else gradient
+
+    def full_gradient(self, params: Tree, buffers: Tree, share: float = 1.0) -> Slope:
+        """Gradient and loss over all of the client's samples, without augmentation, weight decay included.
+
+        With a `share` below one, over so many of them (at least one), drawn anew in every round.
+        """
+        gradient, loss = tree.zeros(params), self.samples * 0
+        blocks, count = (self.everything, self.samples) if share == 1 else self._part(share)
+        for number, (rows, weight) in enumerate(blocks):
+            x = self.learner.prepare(self.fetch(self.x, rows))
+            batch = Batch(x, self.fetch(self.y, rows), weight, self.key, _PASS + number, buffers)
+            slope = self._slope(params, batch)
+            part = (len(rows) if weight is None else weight.sum()) / count
+            gradient, loss = tree.add(gradient, slope.gradient, part), loss + part * slope.loss
+        return Slope(self.decayed(gradient, params), loss, buffers)
+
+    def _drawn(self, stream: Stream, step: int, count: int) -> Tensor:
+        """`count` of the client's rows in a random order [count]; where there are too few, padding comes last."""
+        everything = torch.cat([rows for rows, _ in self.everything])
+        own = self.key._replace(client=self.key.client.view(1, 1))
+        size = self.samples.to(torch.int64).view(1)
+        return everything[random.permutations(own, stream, step, size, len(everything))[0, :count]]
+
+    def _part(self, share: float) -> tuple[list[Samples], Tensor]:
+        """A share of the client's samples in blocks, and how many they are."""
+        block = len(self.everything[0].rows)
+        most = max(1, round(share * sum(len(rows) for rows, _ in self.everything)))
+        rows = self._drawn(Stream.PART, 0, most)
+        count = (share * self.samples.double()).round().clamp_min(1)
+        weight = (torch.arange(most, device=rows.device) < count).to(self.samples.dtype)
+        parts = zip(rows.split(block), weight.split(block), strict=True)
+        return [Samples(*part) for part in parts], count.to(self.samples.dtype)
+
+
+def _clipped(gradient: Tree, limit: float) -> Tree:
+    norm = tree.dot(gradient, gradient).sqrt()
+    return tree.scale(gradient, (limit / norm.clamp_min(1e-30)).clamp_max(1))
+
+
+def _average(values: Tensor, weight: Tensor | None) -> Tensor:
+    if weight is None:
+        return values.mean()
+    return (values * weight).sum() / weight.sum().clamp_min(1)

@@ -1,0 +1,174 @@
+"""Arithmetic on trees of tensors.
+
+A *tree* is ``{name: tensor}``: a model, a gradient, an update. A *nest* is a dict of nests and tensors: a state, a
+message. Two conventions carry the whole project:
+
+* An update is client minus server and is added. Gradients are subtracted in one line only (`averaging.py`).
+* Partial trees stand in for masks: `add(grad, control)` acts where `control` has the name and leaves the rest alone,
+  so that last-layer variants store less and send less without saying so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Tree = dict[str, Tensor]
+Nest = dict[str, Any]
+
+
+def add(tree: Tree, other: Tree, scale: float | Tensor = 1.0) -> Tree:
+    """``tree + scale * other`` where `other` has the name; `tree` elsewhere."""
+    if isinstance(scale, Tensor):
+        return {k: v + scale * other[k] if k in other else v for k, v in tree.items()}
+    return {k: torch.add(v, other[k], alpha=scale) if k in other else v for k, v in tree.items()}
+
+
+def sub(tree: Tree, other: Tree) -> Tree:
+    """``tree - other`` where `other` has the name; `tree` elsewhere."""
+    return {k: v - other[k] if k in other else v for k, v in tree.items()}
+
+
+def scale(tree: Tree, factor: float | Tensor) -> Tree:
+    return {k: factor * v for k, v in tree.items()}
+
+
+def mix(tree: Tree, other: Tree, share: float) -> Tree:
+    """``(1 - share) * tree + share * other`` where `other` has the name; `tree` elsewhere."""
+    return {k: (1 - share) * v + share * other[k] if k in other else v for k, v in tree.items()}
+
+
+def take(tree: Tree, names: Iterable[str]) -> Tree:
+    """The part of `tree` under `names`, which must all be there."""
+    return {k: tree[k] for k in names}
+
+
+def drop(tree: Tree, names: Iterable[str]) -> Tree:
+    """`tree` without `names`."""
+    gone = set(names)
+    return {k: v for k, v in tree.items() if k not in gone}
+
+
+def zeros(tree: Tree) -> Tree:
+    return {k: torch.zeros_like(v) for k, v in tree.items()}
+
+
+def dot(a: Tree, b: Tree) -> Tensor:
+    """The inner product over the names of `b`."""
+    return torch.stack([(a[k] * b[k]).sum() for k in b]).sum()
+
+
+# Stacked trees: every tensor has a leading axis [n], one row per client.
+
+
+def rows(tree: Tree, factors: Tensor) -> Tree:
+    """Row i of a stacked tree times ``factors[i]``."""
+    return {k: factors.to(v.dtype).view(-1, *[1] * (v.ndim - 1)) * v for k, v in tree.items()}
+
+
+def dots(stacked: Tree, single: Tree) -> Tensor:
+    """Inner product of every row with one tree: [n]."""
+    return torch.stack([v.flatten(1) @ single[k].flatten() for k, v in stacked.items()]).sum(0)
+
+
+def products(stacked: Tree, other: Tree) -> Tensor:
+    """Inner product of every row of one stacked tree with every row of another: [n, m]."""
+    return torch.stack([v.flatten(1) @ other[k].flatten(1).T for k, v in stacked.items()]).sum(0)
+
+
+def squares(stacked: Tree) -> Tensor:
+    """Squared norm of every row: [n]."""
+    return torch.stack([v.flatten(1).square().sum(1) for v in stacked.values()]).sum(0)
+
+
+def mean(stacked: Tree, weights: Tensor) -> Tree:
+    """Weighted sum of the rows; `weights` [n] sum to one when a mean is meant."""
+    return {k: torch.tensordot(weights.to(v.dtype), v, dims=1) for k, v in stacked.items()}
+
+
+# Nests
+
+
+def map_nest(f: Callable[..., Any], nest: Nest, *others: Nest) -> Nest:
+    """Apply `f` leaf by leaf to nests of one structure."""
+    return {
+        k: map_nest(f, v, *(o[k] for o in others)) if isinstance(v, dict) else f(v, *(o[k] for o in others))
+        for k, v in nest.items()
+    }
+
+
+def leaves(nest: Nest) -> list[Tensor]:
+    return [leaf for v in nest.values() for leaf in (leaves(v) if isinstance(v, dict) else [v])]
+
+
+def where(condition: Tensor, nest: Nest, other: Nest) -> Nest:
+    """`nest` if the (0-dimensional, possibly batched) condition holds, else `other`."""
+    return map_nest(lambda a, b: torch.where(condition, a, b), nest, other)
+
+
+def stack(nests: Sequence[Nest]) -> Nest:
+    first = nests[0]
+    return {
+        k: stack([n[k] for n in nests]) if isinstance(v, dict) else torch.stack([n[k] for n in nests])
+        for k, v in first.items()
+    }
+
+
+def concat(nests: Sequence[Nest]) -> Nest:
+    """Stacked nests, one after another along their leading axis."""
+    if len(nests) == 1:
+        return nests[0]
+    first = nests[0]
+    return {
+        k: concat([n[k] for n in nests]) if isinstance(v, dict) else torch.cat([n[k] for n in nests])
+        for k, v in first.items()
+    }
+
+
+def row(stacked: Nest, index: Any) -> Nest:
+    """Row (or rows, for a slice or an index tensor) of a stacked nest."""
+    return map_nest(lambda v: v[index], stacked)
+
+
+def repeat(nest: Nest, count: int) -> Nest:
+    """A stacked nest whose `count` rows are all `nest` (a view: never write to it)."""
+    return map_nest(lambda v: v.expand(count, *v.shape), nest)
+
+
+def nbytes(nest: Nest) -> int:
+    return sum(leaf.nbytes for leaf in leaves(nest))
+
+
+def flatten(nest: Nest, prefix: str = "") -> Tree:
+    """A nest as one flat tree with ``/`` in the names: the form of files and wires."""
+    flat: Tree = {}
+    for k, v in nest.items():
+        flat |= flatten(v, f"{prefix}{k}/") if isinstance(v, dict) else {prefix + k: v}
+    return flat
+
+
+def unflatten(flat: Tree) -> Nest:
+    nest: Nest = {}
+    for name, leaf in flat.items():
+        *path, last = name.split("/")
+        branch = nest
+        for key in path:
+            branch = branch.setdefault(key, {})
+        branch[last] = leaf
+    return nest
+
+
+def arranged(nest: Nest, like: Nest) -> Nest:
+    """`nest` with its names in the order of `like`: sums over names are exact only in one order."""
+    return {k: arranged(nest.get(k, {}), v) if isinstance(v, dict) else nest[k] for k, v in like.items()}
+
+
+def same_structure(a: Nest, b: Nest) -> bool:
+    """Same names, shapes and dtypes: what a state must keep from round to round."""
+    flat_a, flat_b = flatten(a), flatten(b)
+    return flat_a.keys() == flat_b.keys() and all(
+        v.shape == flat_b[k].shape and v.dtype == flat_b[k].dtype for k, v in flat_a.items()
+    )

@@ -1,0 +1,1 @@
+"""Corrections that can be combined with every algorithm."""

@@ -1,0 +1,1 @@
+"""From records of finished runs to tables, sentences and pages. Knows records, not runs."""

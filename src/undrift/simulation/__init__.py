@@ -1,0 +1,1 @@
+"""Runs: options, preparation, rounds, the training loop, comparisons."""

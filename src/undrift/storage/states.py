@@ -1,0 +1,128 @@
+"""The memory of clients: one row per client that has been seen, none for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from undrift.core import tree
+from undrift.protocol import State
+from undrift.storage.arena import Block, Space, put_rows, to_device
+from undrift.storage.arena import Ids as Ids
+
+TOGETHER = 1 << 27  # bytes of states that are held at a time where all of them are looked at
+SMALL = 1 << 28  # bytes: up to here states are copied as they grow, so that a round finds them in one block
+
+
+class ClientStates:
+    """States of a population, in blocks. Row 0 is the state of a client that has not taken part yet."""
+
+    def __init__(self, initial: State, population: int, space: Space) -> None:
+        self.initial = initial
+        self._size = tree.nbytes(initial)
+        self._space = space
+        self._rows = np.zeros(population, dtype=np.int64)  # of every client
+        self._count = 0
+        self._blocks: list[Block] = []
+        self._starts: list[int] = []  # the first row of every block
+        self._capacity = 0
+        if self._size:
+            self._extend(1)
+            self._write(np.zeros(1, dtype=np.int64), tree.map_nest(lambda v: v[None], initial))
+
+    def __len__(self) -> int:
+        """How many clients have a state of their own."""
+        return self._count
+
+    @property
+    def seen(self) -> Ids:
+        """The clients that have a state of their own, in the order in which they got it."""
+        ids = np.flatnonzero(self._rows)
+        return ids[np.argsort(self._rows[ids])]
+
+    @property
+    def kept(self) -> dict[str, int]:
+        """Bytes of clients' states by where they are: on the device, in memory, on disk."""
+        kept: dict[str, int] = {}
+        for start, block in zip(self._starts, self._blocks, strict=True):
+            rows = min(start + block.rows, self._count + 1) - max(start, 1)
+            if rows > 0:
+                kept[block.place] = kept.get(block.place, 0) + rows * self._size
+        return kept
+
+    def gather(self, ids: Ids) -> State:
+        """States of these clients, stacked [n, ...]."""
+        return self._read(self._rows[ids], self.initial)
+
+    def scatter(self, ids: Ids, states: State) -> None:
+        """Remember the states of these clients."""
+        if not states:
+            return
+        assert tree.same_structure(tree.row(states, 0), self.initial), "a state must keep its names, shapes and dtypes"
+        if not self._size:
+            return
+        rows = self._rows[ids]
+        new = rows == 0
+        count = self._count + int(new.sum())
+        rows[new] = np.arange(self._count + 1, count + 1)
+        self._reserve(count + 1)
+        self._write(rows, states)
+        self._rows[ids], self._count = rows, count
+
+    def blocks(self, part: str | None = None) -> Iterator[State]:
+        """All states, or a part of them, some at a time: clients seen, and their states stacked in that order."""
+        like = self.initial if part is None else {part: self.initial[part]}
+        together, seen = max(1, TOGETHER // max(1, self._size)), self.seen
+        for start in range(0, len(seen), together):
+            ids = seen[start : start + together]
+            yield {"ids": torch.from_numpy(ids), "states": self._read(self._rows[ids], like)}
+
+    def _reserve(self, count: int) -> None:
+        """Make room for so many rows, and for twice as many as there was room for."""
+        if count <= self._capacity:
+            return
+        wanted = min(max(count, 2 * self._capacity), len(self._rows) + 1)
+        if self._capacity * self._size > SMALL:
+            self._extend(wanted)
+            return
+        rows = np.arange(self._count + 1)
+        kept = self._read(rows, self.initial)
+        self._blocks, self._starts, self._capacity = [], [], 0
+        self._extend(wanted)
+        self._write(rows, kept)
+
+    def _extend(self, capacity: int) -> None:
+        while self._capacity < capacity:
+            most = len(self._rows) + 1 - self._capacity
+            block = self._space.block(self.initial, capacity - self._capacity, most)
+            self._blocks.append(block)
+            self._starts.append(self._capacity)
+            self._capacity += block.rows
+
+    def _read(self, rows: Ids, like: State) -> State:
+        if not self._size:  # names, at most
+            return tree.repeat(like, len(rows))
+        parts = list(self._parts(rows))
+        if len(parts) == 1:
+            block, _, inside = parts[0]
+            return block.read(inside, like)
+        device = self._space.device
+        states = tree.map_nest(lambda v: torch.empty(len(rows), *v.shape, dtype=v.dtype, device=device), like)
+        for block, places, inside in parts:
+            put_rows(states, to_device(places, device), block.read(inside, like))
+        return states
+
+    def _write(self, rows: Ids, states: State) -> None:
+        parts = list(self._parts(rows))
+        for block, places, inside in parts:
+            mine = states if len(parts) == 1 else tree.row(states, to_device(places, self._space.device))
+            block.write(inside, mine)
+
+    def _parts(self, rows: Ids) -> Iterator[tuple[Block, Ids, Ids]]:
+        """The blocks that hold these rows; which of the rows they hold, and where inside them."""
+        which = np.searchsorted(self._starts, rows, side="right") - 1
+        for number in np.unique(which).tolist():
+            places = np.flatnonzero(which == number)
+            yield self._blocks[number], places, rows[places] - self._starts[number]

@@ -1,0 +1,206 @@
+"""Every algorithm of the table obeys its laws (see `laws.py`)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+import undrift as ud
+from laws import CASES, LAWS, SIZES, TRAINING, Golden, Law, Neutral, classified, terrain
+from quadratics import Terrain
+from undrift.core import tree
+
+every_law = pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
+SCALARS = 64  # bytes a client may send beside whole models
+
+
+def unless_excused(law: Law, *keys: str) -> None:
+    for key in keys:
+        if key in law.excused:
+            pytest.skip(f"{law.name}: {law.excused[key]}")
+
+
+_PLAIN: dict[str, ud.Run] = {}  # runs that several laws look at
+
+
+def train(law: Law, algorithm: ud.Algorithm | None = None, **options: Any) -> ud.Run:
+    """A few rounds on the classification problem."""
+    chosen = algorithm or law.algorithm
+    settings = TRAINING | law.options | options
+    key = repr((chosen, law.model, settings))
+    if key not in _PLAIN or {"out", "callbacks"} & settings.keys():
+        _PLAIN[key] = ud.simulate(chosen, law.model(), classified(), **settings)
+    return _PLAIN[key]
+
+
+def settle(law: Law, case: str, rounds: int, **options: Any) -> np.ndarray:
+    """The point reached on quadratics, after `rounds` at most."""
+    path: list[np.ndarray] = [np.full(2, np.inf)] * 5
+
+    def at_rest(row: dict[str, Any], run: ud.Run) -> bool:
+        path.append(run.parameters["point"].numpy().copy())
+        return bool((np.ptp(path[-5:], axis=0) < 1e-11).all())
+
+    problem, settings = CASES[case]
+    problem.run(law.algorithm, rounds, lr=law.lr, callbacks=[at_rest], **settings | options)
+    return path[-1]
+
+
+def memory(run: ud.Run) -> dict[str, tree.Tree]:
+    """All that is remembered: the server's state, and the states and ledger rows of all clients, stacked."""
+    everyone = np.arange(len(SIZES))
+    return {
+        "server": tree.flatten(run._server),
+        "clients": tree.flatten(run._states.gather(everyone)),
+        "ledger": tree.flatten(run._ledger.gather(everyone)),
+    }
+
+
+def test_every_algorithm_has_a_law() -> None:
+    built_in = {k for k, kind in ud.algorithms.available().items() if kind.__module__.startswith("undrift.")}
+    assert {law.algorithm.name() for law in LAWS} == built_in
+    assert len({law.name for law in LAWS}) == len(LAWS), "a second entry of an algorithm needs a label"
+
+
+NEUTRAL = [(law, case) for law in LAWS for case in (law.neutral if isinstance(law.neutral, tuple) else (law.neutral,))]
+
+
+@pytest.mark.parametrize(("law", "case"), NEUTRAL, ids=lambda part: part.name if isinstance(part, Law) else "")
+def test_neutral(law: Law, case: Neutral) -> None:
+    common = {"weighting": law.algorithm.weighting, **case.options}
+    mine = train(law, case.algorithm, **common, **case.mine).parameters
+    theirs = train(law, case.equals, **common, **case.theirs).parameters
+    tolerance = 0.0 if case.exact else 1e-12
+    assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
+
+
+@every_law
+def test_the_algorithm_is_not_its_neutral_element(law: Law) -> None:
+    """Otherwise its other laws would say little."""
+    for case in law.neutral if isinstance(law.neutral, tuple) else (law.neutral,):
+        if case.algorithm != law.algorithm:
+            theirs = train(law, case.equals, weighting=law.algorithm.weighting).parameters
+            assert any(not torch.allclose(v, theirs[k]) for k, v in train(law).parameters.items())
+
+
+LIMIT_CASES = pytest.mark.parametrize("case", ["uniform", "steps"])
+
+
+@LIMIT_CASES
+@pytest.mark.parametrize("law", [law for law in LAWS if law.limit], ids=lambda law: law.name)
+def test_limit(law: Law, case: str) -> None:
+    unless_excused(law, "limit", f"limit {case}")
+    assert law.limit is not None
+    np.testing.assert_allclose(settle(law, case, law.rounds), law.limit(terrain(case, law.lr)), rtol=0, atol=1e-8)
+
+
+@LIMIT_CASES
+@pytest.mark.parametrize("law", [law for law in LAWS if law.partial], ids=lambda law: law.name)
+def test_partial(law: Law, case: str) -> None:
+    unless_excused(law, "partial", f"partial {case}")
+    assert law.partial is not None
+    reached = settle(law, case, law.partial_rounds, cohort=2)
+    np.testing.assert_allclose(reached, law.partial(terrain(case, law.lr)), rtol=0, atol=1e-8)
+
+
+LOCAL = {"sgd": {}, "momentum": {"momentum": 0.9, "lr": 0.02}, "adam": {"optimizer": "adam", "lr": 0.02}}
+
+
+@every_law
+@pytest.mark.parametrize("local", LOCAL)
+def test_engines(law: Law, local: str) -> None:
+    unless_excused(law, "engines", f"engines {local}")
+    alone = memory(train(law, engine="sequential", **LOCAL[local]))
+    together = memory(train(law, engine="batched:2", **LOCAL[local]))
+    assert_close(together, alone, rtol=1e-10, atol=1e-10)
+
+
+@every_law
+def test_traffic(law: Law) -> None:
+    unless_excused(law, "traffic")
+    model = sum(p.nbytes for p in law.model().parameters() if p.requires_grad)
+    for row in train(law).history.iloc[law.warm_up :].itertuples():
+        for sent, sizes in ((row.bytes_down, law.down), (row.bytes_up, law.up)):
+            surplus = sent / row.participants - sizes * model
+            assert -1e-6 < surplus <= SCALARS, f"{sent / row.participants / model} model sizes instead of {sizes}"
+
+
+@every_law
+def test_state(law: Law) -> None:
+    unless_excused(law, "state")
+    cohorts = [[0, 2], [1, 2, 4], [3], [0, 2]]
+    history: list[dict[str, tree.Tree]] = []
+    run = train(law, cohort=cohorts, callbacks=[lambda row, run: history.append(memory(run))])
+    assert bool(history[0]["clients"]) == law.remembers
+    assert bool(history[0]["ledger"]) == law.ledger
+    for before, after, cohort in zip(history, history[1:], cohorts[1:], strict=False):
+        for part in before:
+            assert tree.same_structure(before[part], after[part])
+        absent = [i for i in range(len(SIZES)) if i not in cohort]
+        for part in ("clients", "ledger"):
+            for name, rows in before[part].items():
+                assert torch.equal(rows[absent], after[part][name][absent])
+    assert all(v.isfinite().all() for v in run.parameters.values())
+
+
+@every_law
+def test_resume(law: Law, tmp_path: Path) -> None:
+    unless_excused(law, "resume")
+    whole = train(law, engine="sequential")
+    train(law, engine="sequential", out=tmp_path / "run", callbacks=[lambda row, run: row["round"] == 2])
+    again = ud.resume(tmp_path / "run", algorithm=law.algorithm, model=law.model(), data=classified())
+    assert_close(memory(again), memory(whole), rtol=0, atol=0)
+    assert again.history.drop(columns="seconds").equals(whole.history.drop(columns="seconds"))
+
+
+GOLDEN = [(law, golden) for law in LAWS for golden in law.golden]
+
+
+@pytest.mark.parametrize(("law", "golden"), GOLDEN, ids=lambda p: repr(p.algorithm) if isinstance(p, Golden) else "")
+def test_golden(law: Law, golden: Golden) -> None:
+    problem = golden.problem
+    path, _ = problem.run(golden.algorithm, len(golden.points), **golden.options)
+    np.testing.assert_allclose(path[:, 0], golden.points, rtol=1e-9)
+    if golden.limit is not None and golden.algorithm == law.algorithm:
+        assert law.limit is not None
+        clients = len(problem.a)
+        seen = Terrain(
+            problem.a,
+            problem.b,
+            np.full((clients, 1), 1 / clients),
+            np.full((clients, 1), problem.steps),
+            problem.lr,
+            np.array(problem.start),
+        )
+        np.testing.assert_allclose(law.limit(seen), [golden.limit], rtol=1e-9)
+
+
+@every_law
+def test_permutation(law: Law) -> None:
+    unless_excused(law, "permutation")
+    cohorts = [[0, 1, 2, 3], [1, 3, 4], [4, 0, 2], [2, 3, 1]]
+    forwards = train(law, cohort=cohorts).parameters
+    backwards = train(law, cohort=[c[::-1] for c in cohorts]).parameters
+    assert_close(backwards, forwards, rtol=1e-10, atol=1e-10)
+
+
+@every_law
+def test_translation(law: Law) -> None:
+    unless_excused(law, "translation")
+    problem, options = CASES["samples"]
+    offset = np.array([3.0, -2.0])
+    moved = replace(
+        problem,
+        centre=tuple(tuple(b + offset) for b in problem.b),
+        start=tuple(np.array(problem.start) + offset),
+    )
+    cohorts = [[0, 1, 2], [1, 3], [0, 2], [2, 3, 0]]
+    here, _ = problem.run(law.algorithm, 4, cohort=cohorts, lr=law.lr, **options)
+    there, _ = moved.run(law.algorithm, 4, cohort=cohorts, lr=law.lr, **options)
+    np.testing.assert_allclose(there, here + offset, atol=1e-9)

@@ -1,0 +1,67 @@
+"""`undrift data`, as it is typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import hub_files
+from undrift.cli.main import app
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("UNDRIFT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def undrift(*words: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_get_and_show(here: Path) -> None:
+    hub_files.write_all("cifar10", here / "files")
+    assert "20 × 3 × 32 × 32" in undrift("data", "get", "cifar10", "--from", "files")
+    shown = undrift("data", "show", "-d", "cifar10", "--partition", "dirichlet-client:0", "--clients", "10")
+    assert "cifar10, dirichlet-client:0: 10 clients share 20 samples" in shown
+    assert "Jensen–Shannon distance to the whole" in shown
+    assert {path.name for path in here.glob("cifar10-*")} == {
+        "cifar10-dirichlet-client-0.png",
+        "cifar10-dirichlet-client-0.html",
+    }
+
+
+def test_json(here: Path) -> None:
+    hub_files.write_all("mnist", here / "files")
+    got = json.loads(undrift("data", "get", "mnist", "--from", "files", "--json"))
+    assert got["arrays"]["test_y"]["shape"] == [20]
+    assert got["path"] == str(here / "cache" / "mnist")
+    options = ("--partition", "classes:1", "--clients", "10", "--out", "p.png", "--json")
+    shown = json.loads(undrift("data", "show", *options))
+    assert shown["data"] == "digits"
+    assert shown["per_client"]["classes"] == {"min": 1, "mean": 1, "max": 1}
+    assert shown["pictures"] == ["p.png"]
+    assert not (here / "p.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["get", "mnst"], "unknown data set 'mnst'; did you mean 'mnist'?"),
+        (["get", "mnist", "--from", "nowhere"], "'nowhere' is not a directory"),
+        (["show", "-d", "mnist"], "get it with: undrift data get mnist, or from files"),
+        (["show", "--partition", "dirichlet:-1"], "must be greater than 0, got -1.0"),
+        (["show", "--out", "picture.gif"], "is a .png or a .html"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_two(words: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, ["data", *words])
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
