@@ -162,7 +162,9 @@ def test_alone_it_is_svrg() -> None:
     for number in (1, 2):
         schedule, only = Schedule(1, 1, None), torch.tensor([0])
         table = Table.of(data, torch.device("cpu"))
-        order = plan(table, only, only, exact(schedule, data.sizes), schedule, 7, number).rows[0, :, 0].tolist()
+        shape = exact(schedule, data.sizes)
+        drawn = plan(table, positions=only, clients=only, shape=shape, schedule=schedule, seed=7, round=number)
+        order = drawn.rows[0, :, 0].tolist()
         assert sorted(order) == [0, 1, 2, 3, 4]
         mean, v = gradient(w, x, y), w.copy()
         for s in order:

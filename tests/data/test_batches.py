@@ -29,7 +29,8 @@ def federation(sizes: list[int]) -> FederatedData:
 def planned(sizes: list[int], schedule: Schedule, ids: list[int] | None = None, seed: int = 0, round: int = 1) -> Plan:
     clients = torch.tensor(ids or range(len(sizes)))
     shape = exact(schedule, np.array(sizes)[clients.numpy()])
-    return plan(Table.of(federation(sizes), CPU), clients, clients, shape, schedule, seed, round)
+    table = Table.of(federation(sizes), CPU)
+    return plan(table, positions=clients, clients=clients, shape=shape, schedule=schedule, seed=seed, round=round)
 
 
 def batches(of: Plan, client: int) -> list[list[int]]:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import undrift as ud
 from undrift.core import tree
 from undrift.core.tree import Nest
-from undrift.data.batches import Schedule, Table, exact, plan, roomy
+from undrift.data.batches import Schedule, Table, exact, padded, plan
 from undrift.engines import Batched
 from undrift.engines.cuda_graph import Function
 from undrift.simulation import round as rounds
@@ -144,15 +144,18 @@ def test_divergence_names_its_clients(replayed: list[Twin]) -> None:
     st.integers(1, 3),
     st.booleans(),
 )
-def test_a_roomy_plan_draws_the_same_batches(
+def test_a_padded_plan_draws_the_same_batches(
     sizes: list[int], count: int, batch: int | None, length: int, by_steps: bool
 ) -> None:
     schedule = Schedule(batch, None, length) if by_steps else Schedule(batch, length, None)
     data = ud.FederatedData.from_clients([(torch.zeros(n, 1), torch.zeros(n)) for n in sizes])
     table, ids = Table.of(data, torch.device("cpu")), torch.arange(min(count, len(sizes)))
     chosen = data.sizes[ids.numpy()]
-    tight, wide = exact(schedule, chosen), roomy(schedule, chosen, min(sizes), max(sizes))
-    a, b = (plan(table, ids, ids, shape, schedule, 3, 2) for shape in (tight, wide))
+    tight, wide = exact(schedule, chosen), padded(schedule, chosen, min(sizes), max(sizes))
+    a, b = (
+        plan(table, positions=ids, clients=ids, shape=shape, schedule=schedule, seed=3, round=2)
+        for shape in (tight, wide)
+    )
     steps = tight.steps
     assert wide.steps >= steps
     assert torch.equal(a.counts, b.counts[:, :steps])
@@ -161,7 +164,7 @@ def test_a_roomy_plan_draws_the_same_batches(
         for step, n in enumerate(counts):
             assert torch.equal(a.rows[client, step, :n], b.rows[client, step, :n])
     for shape, drawn in ((tight, a), (wide, b)):  # what a shape promises, a plan keeps
-        assert all(bool((drawn.counts[:, j] == shape.batch).all()) for j in range(shape.steps) if shape.whole[j])
-        assert all(bool((drawn.counts[:, j] > 0).all()) for j in range(shape.steps) if shape.certain[j])
+        assert all(bool((drawn.counts[:, j] == shape.batch).all()) for j in range(shape.steps) if shape.full[j])
+        assert all(bool((drawn.counts[:, j] > 0).all()) for j in range(shape.steps) if shape.all_active[j])
         assert shape.smallest <= int(drawn.sizes.min())
         assert drawn.rows.shape == (len(ids), shape.steps, shape.batch)

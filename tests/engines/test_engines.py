@@ -223,7 +223,8 @@ class TestOneClientIsPlainTraining:
             optimizer = make(module.parameters())  # fresh in every round
             schedule = Schedule(4, epochs, None)
             table, only = Table.of(data, torch.device("cpu")), torch.tensor([0])
-            batches = plan(table, only, only, exact(schedule, data.sizes), schedule, seed=0, round=number)
+            shape = exact(schedule, data.sizes)
+            batches = plan(table, positions=only, clients=only, shape=shape, schedule=schedule, seed=0, round=number)
             for rows, count in zip(batches.rows[0], batches.counts[0].tolist(), strict=True):
                 optimizer.zero_grad()
                 F.cross_entropy(module(data.x[rows[:count]]), data.y[rows[:count]]).backward()

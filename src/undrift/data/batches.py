@@ -1,7 +1,7 @@
 """Which samples a client uses in which step: a function of (seed, round, client) alone.
 
-A `Shape` is what can be said of a block of clients before any batch is drawn; it depends on their sizes only. The
-batches themselves are drawn on the device, by tensor operations alone, so that a round can be captured and replayed.
+A `Shape` describes a block of clients before any batch is drawn; it depends on their sizes only. The batches themselves
+are drawn on the device, by tensor operations alone, so that a round can be captured and replayed.
 """
 
 from __future__ import annotations
@@ -38,69 +38,68 @@ class Schedule:
         return np.ones_like(sizes) if self.batch_size is None else -(-sizes // self.batch_size)
 
 
-_PADDED = 1.5  # the work of a padded client, against its own
+_MOST_PADDING = 1.5  # work of a padded client, relative to its own, up to which one shape is shared by all
 
 
 class Shape(NamedTuple):
-    """A block of n clients, padded to its longest: J steps of B samples."""
+    """A block of n clients, padded to the largest of them: J steps of B samples."""
 
     clients: int  # n
     batch: int  # B
     width: int  # M, samples of the largest client
-    epochs: int  # orders of samples that must be drawn
-    whole: tuple[bool, ...]  # [J]: nobody's batch is padded in step j
-    certain: tuple[bool, ...]  # [J]: everybody takes step j
-    smallest: int  # samples that everybody has, at least
+    epochs: int  # permutations of the samples that must be drawn
+    full: tuple[bool, ...]  # [J]: every client's batch is full in step j
+    all_active: tuple[bool, ...]  # [J]: every client takes step j
+    smallest: int  # every client has at least this many samples
 
     @property
     def steps(self) -> int:
-        return len(self.certain)
+        return len(self.all_active)
 
 
 def exact(schedule: Schedule, sizes: Ints) -> Shape:
     """The shape of clients of these sizes, padded no further than they need."""
     steps, smallest, width = schedule.step_counts(sizes), int(sizes.min()), int(sizes.max())
     batch = width if schedule.batch_size is None else min(schedule.batch_size, width)
-    turn, full = np.arange(int(steps.max())), (sizes // batch)[:, None]
-    last = turn % -(-sizes // batch)[:, None]  # which batch of its epoch a step is
+    step, full_batches = np.arange(int(steps.max())), (sizes // batch)[:, None]
+    in_epoch = step % -(-sizes // batch)[:, None]  # which batch of its epoch a step takes
     return Shape(
-        len(sizes),
-        batch,
-        width,
-        _epochs(schedule, batch, smallest),
-        tuple(np.all((last < full) & (turn < steps[:, None]), axis=0).tolist()),
-        tuple((turn < int(steps.min())).tolist()),
-        smallest,
+        clients=len(sizes),
+        batch=batch,
+        width=width,
+        epochs=_epochs(schedule, batch, smallest),
+        full=tuple(np.all((in_epoch < full_batches) & (step < steps[:, None]), axis=0).tolist()),
+        all_active=tuple((step < int(steps.min())).tolist()),
+        smallest=smallest,
     )
 
 
-def roomy(schedule: Schedule, sizes: Ints, smallest: int, largest: int) -> Shape:
+def padded(schedule: Schedule, sizes: Ints, smallest: int, largest: int) -> Shape:
     """A shape that fits these clients and many others of a federation with clients of these extreme sizes.
 
-    Their number of steps is rounded up, to about four values an octave, so that few shapes do for all cohorts.
+    The number of steps is rounded up to about four values per octave, so that a few shapes cover every cohort.
     """
     size = _rounded(int(sizes.max()), largest)
     batch = size if schedule.batch_size is None else min(schedule.batch_size, largest)
     width = min(largest, -(-size // batch) * batch)
-    count = int(schedule.step_counts(np.array([width]))[0])
-    turn = np.arange(count)
+    step = np.arange(int(schedule.step_counts(np.array([width]))[0]))
     return Shape(
-        len(sizes),
-        batch,
-        width,
-        _epochs(schedule, batch, smallest),
-        tuple((turn < smallest // batch).tolist()),
-        tuple((turn < int(schedule.step_counts(np.array([smallest]))[0])).tolist()),
-        smallest,
+        clients=len(sizes),
+        batch=batch,
+        width=width,
+        epochs=_epochs(schedule, batch, smallest),
+        full=tuple((step < smallest // batch).tolist()),
+        all_active=tuple((step < int(schedule.step_counts(np.array([smallest]))[0])).tolist()),
+        smallest=smallest,
     )
 
 
-def common(schedule: Schedule, smallest: int, largest: int) -> Shape | None:
-    """The shape of a client that fits any of a federation with these extremes; None if some grow by more than half."""
+def shared_shape(schedule: Schedule, smallest: int, largest: int) -> Shape | None:
+    """One client's shape that fits every client of a federation; None if padding adds more than half to some."""
     if smallest == largest:
         return exact(schedule, np.array([largest]))
     used = [int(schedule.step_counts(np.array([n]))[0]) * min(schedule.batch_size or n, n) for n in (smallest, largest)]
-    return roomy(schedule, np.array([largest]), smallest, largest) if used[1] <= _PADDED * used[0] else None
+    return padded(schedule, np.array([largest]), smallest, largest) if used[1] <= _MOST_PADDING * used[0] else None
 
 
 def _rounded(count: int, most: int) -> int:
@@ -110,7 +109,7 @@ def _rounded(count: int, most: int) -> int:
 
 
 def _epochs(schedule: Schedule, batch: int, smallest: int) -> int:
-    """How often the client with the fewest samples begins anew."""
+    """How many epochs the client with the fewest samples begins."""
     if schedule.steps is None:
         return schedule.epochs or 1
     return -(-schedule.steps // -(-smallest // batch))
@@ -126,11 +125,11 @@ class Plan(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A federation on a device: its samples, and whose they are."""
+    """A federation's samples on a device, and which client has which."""
 
     x: Tensor
     y: Tensor
-    rows: Tensor  # those of client i lie at offsets[i] .. offsets[i] + sizes[i]
+    rows: Tensor  # client i's are rows[offsets[i] : offsets[i] + sizes[i]]
     offsets: Tensor
     sizes: Tensor
 
@@ -141,31 +140,38 @@ class Table(NamedTuple):
 
 
 def plan(
-    table: Table, places: Tensor, clients: Tensor, shape: Shape, schedule: Schedule, seed: int | Tensor, round: Any
+    table: Table,
+    *,
+    positions: Tensor,
+    clients: Tensor,
+    shape: Shape,
+    schedule: Schedule,
+    seed: int | Tensor,
+    round: Any,
 ) -> Plan:
-    """The batches of the clients at these `places` of the table [n], whose numbers are drawn as those of `clients` [n].
+    """The batches of the clients at these `positions` [n] of the table, drawn with the random keys of `clients` [n].
 
     `seed` may be a tensor [n]; `round` a number or a 0-dimensional tensor.
     """
-    device, (_, batch, width, epochs, *_) = places.device, shape
-    sizes = table.sizes[places]
-    own = torch.arange(width, device=device).minimum(sizes[:, None] - 1) + table.offsets[places][:, None]
+    device, batch, width = positions.device, shape.batch, shape.width
+    sizes = table.sizes[positions]
+    own = torch.arange(width, device=device).minimum(sizes[:, None] - 1) + table.offsets[positions][:, None]
     everything = table.rows[own]  # [n, M]
 
-    turn = torch.arange(shape.steps, device=device)[None]  # [1, J]
+    step = torch.arange(shape.steps, device=device)[None]  # [1, J]
     per_epoch = -(-sizes // batch)[:, None]
-    steps = per_epoch * epochs if schedule.steps is None else torch.full_like(per_epoch, schedule.steps)
+    steps = per_epoch * shape.epochs if schedule.steps is None else torch.full_like(per_epoch, schedule.steps)
     if schedule.batch_size is None:
-        counts = torch.where(turn < steps, sizes[:, None], 0)
+        counts = torch.where(step < steps, sizes[:, None], 0)
         return Plan(everything[:, None].expand(-1, shape.steps, -1), counts, everything, sizes)
 
-    taken = turn.minimum(steps - 1)  # padded steps repeat the last one
+    taken = step.minimum(steps - 1)  # padded steps repeat the last one
     epoch, first = taken // per_epoch, taken % per_epoch * batch  # [n, J]
-    counts = torch.where(turn < steps, (sizes[:, None] - first).clamp_max(batch), 0)
+    counts = torch.where(step < steps, (sizes[:, None] - first).clamp_max(batch), 0)
 
     key = Key(seed[:, None] if isinstance(seed, Tensor) else seed, round, clients[:, None])
-    orders = [random.permutations(key, Stream.BATCHES, e, sizes, width) for e in range(epochs)]
-    place = (first[:, :, None] + torch.arange(batch, device=device)).minimum(sizes[:, None, None] - 1)  # [n, J, B]
-    flat = (epoch[:, :, None] * width + place).flatten(1)
+    orders = [random.permutations(key, Stream.BATCHES, e, sizes=sizes, width=width) for e in range(shape.epochs)]
+    index = (first[:, :, None] + torch.arange(batch, device=device)).minimum(sizes[:, None, None] - 1)  # [n, J, B]
+    flat = (epoch[:, :, None] * width + index).flatten(1)
     chosen = torch.stack(orders, dim=1).flatten(1).gather(1, flat)
     return Plan(everything.gather(1, chosen).unflatten(1, (shape.steps, batch)), counts, everything, sizes)

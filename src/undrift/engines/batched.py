@@ -20,7 +20,7 @@ from undrift.client.task import Samples, Task
 from undrift.core import tree
 from undrift.core.random import Key
 from undrift.core.tree import Tree
-from undrift.data.batches import Plan, Schedule, Shape, common, exact, roomy
+from undrift.data.batches import Plan, Schedule, Shape, exact, padded, shared_shape
 from undrift.engines.work import FULL_PASS_BLOCK, Arrangement, Ints, Outcome, Work
 from undrift.protocol import Answer, Mail, Message, Phase, State
 
@@ -37,7 +37,7 @@ class Batched:
         return "compiled" if self.compiled else "batched"
 
     def arrange(self, schedule: Schedule, sizes: Ints, extremes: tuple[int, int]) -> Arrangement:
-        if self.compiled and (shape := common(schedule, *extremes)) is not None:
+        if self.compiled and (shape := shared_shape(schedule, *extremes)) is not None:
             counts = (min(self.chunk, len(sizes) - start) for start in range(0, len(sizes), self.chunk))
             return Arrangement(tuple(shape._replace(clients=count) for count in counts), None)
         order = np.lexsort((sizes, schedule.step_counts(sizes)))
@@ -45,7 +45,7 @@ class Batched:
         chunk = self._even_chunk(schedule, sizes) if self.replayed else self.chunk
         blocks = [sizes[order[start : start + chunk]] for start in range(0, len(order), chunk)]
         if self.replayed and extremes[0] < extremes[1]:
-            return Arrangement(tuple(roomy(schedule, block, *extremes) for block in blocks), order)
+            return Arrangement(tuple(padded(schedule, block, *extremes) for block in blocks), order)
         return Arrangement(tuple(exact(schedule, block) for block in blocks), None if as_they_come else order)
 
     def _even_chunk(self, schedule: Schedule, sizes: Ints) -> int:
@@ -95,9 +95,9 @@ def _answer_together(
             x=work.table.x,
             y=work.table.y,
             batches=[
-                Samples(rows[j], None if whole else weight(rows[j], counts[j])) for j, whole in enumerate(shape.whole)
+                Samples(rows[j], None if full else weight(rows[j], counts[j])) for j, full in enumerate(shape.full)
             ],
-            active=[None if certain else counts[j] > 0 for j, certain in enumerate(shape.certain)],
+            active=[None if active else counts[j] > 0 for j, active in enumerate(shape.all_active)],
             everything=[
                 Samples(part, None if filled[i] else weight(part, size - i * FULL_PASS_BLOCK))
                 for i, part in enumerate(parts)

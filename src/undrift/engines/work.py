@@ -55,9 +55,16 @@ class Work:
             part = slice(start, start + shape.clients)
             members = part if self.order is None else self.order[part]
             seed = self.seed[members] if isinstance(self.seed, Tensor) else self.seed
-            clients = self.places[members], self.ids[members]
             with mark(Part.BATCHES):
-                drawn = plan(self.table, *clients, shape, self.schedule, seed, self.round)
+                drawn = plan(
+                    self.table,
+                    positions=self.places[members],
+                    clients=self.ids[members],
+                    shape=shape,
+                    schedule=self.schedule,
+                    seed=seed,
+                    round=self.round,
+                )
             yield members, shape, drawn
             start += shape.clients
 

@@ -20,7 +20,7 @@ from undrift.core import check
 from undrift.core.random import SEED_LIMIT, Key
 from undrift.data import augment as augmentation
 from undrift.data import load
-from undrift.data.batches import Schedule, Shape, Table, common
+from undrift.data.batches import Schedule, Shape, Table, shared_shape
 from undrift.data.federated import FederatedData, held_out
 from undrift.engines import Engine, Rehearsal, Work, choose
 from undrift.engines.determinism import PRECISIONS, arithmetic, find_precision
@@ -353,7 +353,7 @@ def _uneven(options: Options, schedule: Schedule, data: FederatedData) -> str:
     count, smallest, largest = cohort_size(options, len(data)), int(data.sizes.min()), int(data.sizes.max())
     if count is None and len(lengths := {len(members) for members in options.cohort}) > 1:  # type: ignore[union-attr]
         return f"they have between {min(lengths)} and {max(lengths)} clients"
-    if count != len(data) and common(schedule, smallest, largest) is None:
+    if count != len(data) and shared_shape(schedule, smallest, largest) is None:
         return f"those sampled have between {smallest} and {largest} samples"
     return ""
 
