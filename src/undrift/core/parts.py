@@ -11,6 +11,8 @@ from enum import StrEnum
 
 from torch.autograd import profiler
 
+from undrift.core import torch_private
+
 _NOTHING = nullcontext()
 
 
@@ -33,4 +35,4 @@ class Part(StrEnum):
 def mark(part: Part) -> AbstractContextManager[object]:
     """What is done inside belongs to this part of the round; costs nothing while no profile is taken."""
     # PyTorch's own mark would take some 20 µs even then, which small rounds would feel.
-    return profiler.record_function(part) if profiler._is_profiler_enabled else _NOTHING
+    return profiler.record_function(part) if torch_private.is_profiling() else _NOTHING

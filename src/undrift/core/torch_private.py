@@ -1,0 +1,141 @@
+"""PyTorch's private functions. Each has a public fallback for versions of PyTorch that lack the private one.
+
+No other module uses a private function or class of PyTorch. Names are looked up when they are used, so that a missing
+one concerns nobody else.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.autograd import profiler
+
+
+def largest_norms(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The largest absolute value of every tensor, NaN if it contains one; on a GPU a few kernels for all of them."""
+    together = getattr(torch, "_foreach_norm", None)
+    if together is None:
+        return [torch.linalg.vector_norm(tensor, math.inf) for tensor in tensors]
+    return list(together(list(tensors), math.inf)) if tensors else []
+
+
+def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copies every source into its target; on a GPU a few kernels for all of them."""
+    together = getattr(torch, "_foreach_copy_", None)
+    if together is None:
+        for target, source in zip(targets, sources, strict=True):
+            target.copy_(source)
+    elif targets:
+        together(list(targets), list(sources))
+
+
+def is_profiling() -> bool:
+    """Whether a profiler may be recording."""
+    return bool(getattr(profiler, "_is_profiler_enabled", True))  # marks for no profiler cost time, nothing else
+
+
+def in_functorch() -> bool:
+    """Whether the caller runs under `vmap`, `torch.func.grad` or another transform of `torch.func`."""
+    active = getattr(torch._C, "_are_functorch_transforms_active", None)
+    if active is not None:
+        return bool(active())
+    try:
+        _apply(_WithoutSetupContext, torch.zeros(()))
+    except RuntimeError:
+        return True
+    return False
+
+
+class _WithoutSetupContext(torch.autograd.Function):
+    """A function of the kind that the transforms of `torch.func` are documented to refuse."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x
+
+
+def _apply(function: type[torch.autograd.Function], *inputs: Any) -> Any:
+    return function.apply(*inputs)
+
+
+def fused_lstm_cell() -> tuple[Callable[..., Any], Callable[..., Any]] | None:
+    """A step of an LSTM on a GPU as one kernel, and its derivative; without them, callers use plain operations."""
+    forward = getattr(torch.ops.aten, "_thnn_fused_lstm_cell", None)
+    backward = getattr(torch.ops.aten, "_thnn_fused_lstm_cell_backward_impl", None)
+    return None if forward is None or backward is None else (forward, backward)
+
+
+def trace(function: Callable[..., Any], inputs: Sequence[Tensor]) -> fx.GraphModule:
+    """The operations of a function of tensors, with `vmap` and derivatives resolved.
+
+    There is no public replacement: without it an ImportError is raised, and rounds are not compiled.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx  # slow to import, rarely needed
+
+    return make_fx(function)(*inputs)
+
+
+def compile_graph(graph: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]:
+    """Machine code for a graph and inputs of these shapes."""
+    import torch._inductor as inductor  # slow to import, rarely needed
+
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # the compiler warns about its own code
+        compile_now = getattr(inductor, "standalone_compile", None)
+        if compile_now is not None:
+            compiled: Callable[..., Any] = compile_now(graph, list(inputs))
+            return compiled
+        compiled = torch.compile(graph, fullgraph=True, dynamic=False)
+        compiled(*inputs)  # compiles here, where failures are expected, and not in the first round
+        return compiled
+
+
+def all_threads_config() -> Any | None:
+    """Settings that make a profiler record threads that were started before it; None if it cannot."""
+    try:
+        from torch._C._profiler import _ExperimentalConfig
+
+        return _ExperimentalConfig(profile_all_threads=True)
+    except (ImportError, TypeError):
+        return None
+
+
+def is_convolution(module: nn.Module) -> bool:
+    public = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+    return isinstance(module, getattr(nn.modules.conv, "_ConvNd", public))
+
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+
+
+def is_batch_norm(module: nn.Module) -> bool:
+    return isinstance(module, getattr(nn.modules.batchnorm, "_BatchNorm", _BATCH_NORMS))
+
+
+def is_batch_or_instance_norm(module: nn.Module) -> bool:
+    return isinstance(module, getattr(nn.modules.batchnorm, "_NormBase", (*_BATCH_NORMS, *_INSTANCE_NORMS)))
+
+
+def refresh_flat_weights(module: nn.RNNBase) -> None:
+    """Makes a recurrent layer use the tensors that were put in place of its parameters.
+
+    It calls its kernels with a list of its own. Where it has none, it uses the parameters themselves.
+    """
+    if hasattr(module, "_flat_weights"):
+        module._flat_weights = list(module._parameters.values())  # in the order in which they are registered
+
+
+def has_forward_hooks(module: nn.Module) -> bool:
+    """Whether somebody sees the outputs of this module; if that is unknown, yes."""
+    return bool(getattr(module, "_forward_hooks", True))
+
+
+def has_forward_pre_hooks(module: nn.Module) -> bool:
+    """Whether somebody sees the inputs of this module; if that is unknown, yes."""
+    return bool(getattr(module, "_forward_pre_hooks", True))

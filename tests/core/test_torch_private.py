@@ -1,0 +1,183 @@
+"""Every fallback, with the private name removed: the same results."""
+
+from __future__ import annotations
+
+import copy
+import math
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch._inductor
+from torch import Tensor, nn
+from torch.autograd import profiler
+from torch.func import functional_call, grad, vmap
+from torch.profiler import ProfilerActivity, profile
+
+from undrift.core import torch_private
+from undrift.core.parts import Part, mark
+
+Patch = pytest.MonkeyPatch
+
+
+def test_largest_norms(monkeypatch: Patch) -> None:
+    tensors = [torch.tensor([1.0, -3.0]), torch.tensor(2.0, dtype=torch.float64), torch.tensor([math.nan, 1.0])]
+    private = torch_private.largest_norms(tensors)
+    monkeypatch.delattr(torch, "_foreach_norm")
+    torch.testing.assert_close(torch_private.largest_norms(tensors), private, rtol=0, atol=0, equal_nan=True)
+    assert [float(norm) for norm in private[:2]] == [3.0, 2.0]
+    assert math.isnan(private[2])
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_copy_all(private: bool, monkeypatch: Patch) -> None:
+    if not private:
+        monkeypatch.delattr(torch, "_foreach_copy_")
+    sources = [torch.arange(3), torch.rand(2, 2), torch.tensor(4.0)]
+    targets = [torch.zeros_like(source) for source in sources]
+    torch_private.copy_all(targets, sources)
+    torch.testing.assert_close(targets, sources, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("function", [torch_private.largest_norms, lambda none: torch_private.copy_all(none, none)])
+@pytest.mark.parametrize("name", ["_foreach_norm", "_foreach_copy_", None])
+def test_no_tensors(function: Any, name: str | None, monkeypatch: Patch) -> None:
+    if name is not None:
+        monkeypatch.delattr(torch, name)
+    assert not function([])
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_parts_are_marked_while_profiling(private: bool, monkeypatch: Patch) -> None:
+    if not private:
+        monkeypatch.delattr(profiler, "_is_profiler_enabled")
+    with profile(activities=[ProfilerActivity.CPU]) as recorded, mark(Part.TRAINING):
+        torch.ones(2).sum()
+    assert Part.TRAINING in {event.key for event in recorded.key_averages()}
+    with mark(Part.TRAINING):  # nor does a mark outside of a profile fail
+        pass
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_in_functorch(private: bool, monkeypatch: Patch) -> None:
+    if not private:
+        # Only as `torch_private` sees it: PyTorch itself cannot do without.
+        monkeypatch.setattr(torch_private, "torch", SimpleNamespace(_C=SimpleNamespace(), zeros=torch.zeros))
+    found: list[bool] = []
+
+    def note(x: Tensor) -> Tensor:
+        found.append(torch_private.in_functorch())
+        return x.sum()
+
+    x = torch.ones(2, 3)
+    note(x)
+    vmap(note)(x)
+    grad(note)(x)
+    vmap(grad(note))(x)
+    note(x)
+    assert found == [False, True, True, True, False]
+
+
+@pytest.mark.parametrize("name", ["_thnn_fused_lstm_cell", "_thnn_fused_lstm_cell_backward_impl"])
+def test_fused_lstm_cell(name: str, monkeypatch: Patch) -> None:
+    """What callers do instead is compared in `test_recurrence.py`."""
+    assert torch_private.fused_lstm_cell() is not None
+    monkeypatch.setattr(torch.ops, "aten", SimpleNamespace(**{name: torch.ops.aten.mm}))
+    assert torch_private.fused_lstm_cell() is None
+
+
+def test_trace_without_make_fx(monkeypatch: Patch) -> None:
+    """The caller's fallback, not to compile, is tested in `test_compiled.py`."""
+    monkeypatch.setitem(sys.modules, "torch.fx.experimental.proxy_tensor", ModuleType("empty"))
+    with pytest.raises(ImportError, match="make_fx"):
+        torch_private.trace(torch.sin, [torch.ones(1)])
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_compile_graph(private: bool, monkeypatch: Patch) -> None:
+    if not private:
+        monkeypatch.delattr(torch._inductor, "standalone_compile")
+        # The compiler itself is tried in `test_compiled.py`; here, what is handed to it.
+        monkeypatch.setattr(torch, "compile", lambda graph, fullgraph, dynamic: graph)
+
+    def function(a: Tensor, b: Tensor) -> list[Tensor]:
+        return [vmap(torch.dot)(a, b), a.sin()]
+
+    inputs = [torch.rand(3, 4), torch.rand(3, 4)]
+    run = torch_private.compile_graph(torch_private.trace(function, inputs), inputs)
+    torch.testing.assert_close(list(run(*inputs)), function(*inputs))
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_all_threads_config(private: bool, monkeypatch: Patch) -> None:
+    if not private:
+        monkeypatch.setitem(sys.modules, "torch._C._profiler", ModuleType("empty"))
+    config = torch_private.all_threads_config()
+    monkeypatch.undo()
+    assert (config is not None) == private
+    with profile(activities=[ProfilerActivity.CPU], experimental_config=config) as recorded:
+        torch.ones(2).sum()
+    assert "aten::sum" in {event.key for event in recorded.key_averages()}
+
+
+MODULES: list[nn.Module] = [
+    *(kind(2, 2, 1) for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d)),
+    *(kind(2, 2, 1) for kind in (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)),
+    *(kind(2) for kind in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)),
+    *(kind(2) for kind in (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)),
+    *(nn.Linear(2, 2), nn.GroupNorm(1, 2), nn.LayerNorm(2)),
+]
+
+
+@pytest.mark.parametrize(
+    ("test", "holder", "name", "count"),
+    [
+        (torch_private.is_convolution, nn.modules.conv, "_ConvNd", 6),
+        (torch_private.is_batch_norm, nn.modules.batchnorm, "_BatchNorm", 4),
+        (torch_private.is_batch_or_instance_norm, nn.modules.batchnorm, "_NormBase", 7),
+    ],
+)
+def test_kinds_of_modules(test: Any, holder: ModuleType, name: str, count: int, monkeypatch: Patch) -> None:
+    private = [test(module) for module in MODULES]
+    assert sum(private) == count
+    monkeypatch.delattr(holder, name)
+    assert [test(module) for module in MODULES] == private
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_refresh_flat_weights(kind: Any) -> None:
+    torch.manual_seed(0)
+    module = kind(3, 4, num_layers=2, bidirectional=True)
+    other = {name: torch.rand_like(parameter) for name, parameter in module.named_parameters()}
+    x = torch.rand(5, 2, 3)
+    expected = functional_call(module, other, (x,))[0]
+    replaced = copy.deepcopy(module)
+    for name, tensor in other.items():
+        replaced._parameters[name] = tensor
+    torch_private.refresh_flat_weights(replaced)
+    assert torch.equal(replaced(x)[0], expected)
+
+
+def test_a_recurrent_layer_without_flat_weights() -> None:
+    module = nn.LSTM(3, 4)
+    del module._flat_weights
+    torch_private.refresh_flat_weights(module)
+    assert not hasattr(module, "_flat_weights")
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_hooks(private: bool) -> None:
+    """Callers leave modules with hooks as they are, which gives the same numbers."""
+    module = nn.ReLU()
+    if not private:
+        del module._forward_hooks, module._forward_pre_hooks
+    assert torch_private.has_forward_hooks(module) != private
+    assert torch_private.has_forward_pre_hooks(module) != private
+    if private:
+        with module.register_forward_hook(lambda part, given, output: None):
+            assert torch_private.has_forward_hooks(module)
+            assert not torch_private.has_forward_pre_hooks(module)
+        with module.register_forward_pre_hook(lambda part, given: None):
+            assert torch_private.has_forward_pre_hooks(module)
