@@ -175,7 +175,7 @@ def sentences(clients: int) -> Any:
     import numpy as np
 
     import undrift as ud
-    from undrift.client.learner import IGNORED
+    from undrift.data.text import IGNORED
 
     rng = np.random.default_rng(0)
     sizes = rng.integers(10, 61, clients)

@@ -21,10 +21,12 @@ import torch
 
 import hub_files
 import undrift as ud
-from undrift.client.learner import IGNORED
+from undrift.cli import config
 from undrift.data import cache, text
-from undrift.data.catalogue import CATALOGUE, Images
+from undrift.data.catalogue import CATALOGUE, BuiltIn, Description, Images
+from undrift.data.text import IGNORED
 
+FETCHED = [name for name, entry in CATALOGUE.items() if not isinstance(entry.content, BuiltIn)]
 REAL = Path(os.environ.get("UNDRIFT_TEST_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
 
 
@@ -43,7 +45,7 @@ def source(tmp_path: Path) -> Path:
 # All of them
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
+@pytest.mark.parametrize("name", FETCHED)
 def test_imported_from_files_as_on_the_hub(name: str, source: Path) -> None:
     manifest = ud.data.get(name, hub_files.write_all(name, source))
     assert manifest["name"] == name
@@ -66,6 +68,44 @@ def test_imported_from_files_as_on_the_hub(name: str, source: Path) -> None:
             assert np.array_equal(data.test[0].numpy(), held)
     if CATALOGUE[name].user:
         assert len(data) == {"shakespeare": 3, "stackoverflow": 7}.get(name, 5)
+
+
+def test_an_entry_is_all_a_new_data_set_needs(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = Description(
+        "Tiny grey images.",
+        Images((1, 4, 4), (0.5,), (0.25,)),
+        inputs=("image",),
+        label="label",
+        classes=3,
+        hub=None,
+        partition="iid",
+        clients=2,
+        defaults={"model": {"name": "mlp"}, "local": {"lr": 0.2}},
+    )
+    monkeypatch.setitem(CATALOGUE, "tiny-grey", entry)
+    assert ud.data.available()["tiny-grey"] == "Tiny grey images."
+    assert ud.data.default_partition("tiny-grey") == "iid"
+    assert not ud.data.is_local("tiny-grey")
+    ud.data.get("tiny-grey", hub_files.write_all("tiny-grey", source))
+    assert ud.data.is_local("tiny-grey")
+    data = ud.data.load("tiny-grey")
+    assert (len(data), data.classes, data.normalise) == (2, 3, ((0.5,), (0.25,)))
+    recipe = config.recipe({"data": {"name": "tiny-grey"}})
+    assert (recipe.model, recipe.options.lr) == ("mlp", 0.2)
+
+
+def test_default_settings_are_copies() -> None:
+    ud.data.default_settings("digits")["local"]["lr"] = 5
+    assert ud.data.default_settings("digits") == {"model": {"name": "cnn"}, "local": {"lr": 0.1}}
+    with pytest.raises(ValueError, match=r"unknown data set 'digit'.*'digits'"):
+        ud.data.default_settings("digit")
+
+
+def test_digits_are_built_in() -> None:
+    assert ud.data.is_local("digits")
+    assert len(ud.data.load("digits")) == 40
+    with pytest.raises(ValueError, match="'digits' is built in"):
+        ud.data.get("digits")
 
 
 def test_photographers_are_clients(source: Path) -> None:

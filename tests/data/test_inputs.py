@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 import undrift as ud
 from undrift.client.evaluate import evaluate
-from undrift.client.learner import IGNORED, Learner, cross_entropy
+from undrift.client.learner import Learner, cross_entropy
 from undrift.core.random import Key
 from undrift.data.augment import crop, crop_flip
+from undrift.data.text import IGNORED
 
 MEAN, STD = (0.2, 0.5, 0.7), (0.25, 0.5, 0.3)
 RNG = np.random.default_rng(0)

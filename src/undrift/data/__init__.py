@@ -1,7 +1,16 @@
 """Data: named data sets, users' own, partitions, batches, augmentation."""
 
-from undrift.data.datasets import available, default_partition, get, load
+from undrift.data.datasets import available, default_partition, default_settings, get, is_local, load
 from undrift.data.federated import FederatedData
 from undrift.data.partition import partition
 
-__all__ = ["FederatedData", "available", "default_partition", "get", "load", "partition"]
+__all__ = [
+    "FederatedData",
+    "available",
+    "default_partition",
+    "default_settings",
+    "get",
+    "is_local",
+    "load",
+    "partition",
+]

@@ -5,15 +5,17 @@ An augmentation is ``f(x, key, step) -> x`` on a batch [B, ...]; it runs under `
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from undrift.client.task import Augment
 from undrift.core import random
 from undrift.core.check import nearest
 from undrift.core.random import Key, Stream
 
+Augment = Callable[[Tensor, Key, int], Tensor]
 PADDING = 4
 
 

@@ -1,13 +1,30 @@
-"""The named data sets: where they come from and what is in them."""
+"""The named data sets: where they come from, what is in them, and how they are run by default.
+
+A new data set is one entry of `CATALOGUE`, at the end of this file: listing, fetching, loading, the default partition
+and the default settings of the command line follow from it. A new kind of content is a class here and its reader in
+`fetch.py`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Settings = Mapping[str, Mapping[str, Any]]  # section -> key -> value, as in a configuration file
+
+
+class BuiltIn(NamedTuple):
+    """Samples that come with an installed package: nothing to fetch."""
+
+    read: Callable[[], dict[str, Array]]  # train_x, train_y, test_x, test_y
 
 
 class Images(NamedTuple):
-    """Pictures of one shape, or (`resized`) of any, brought to it."""
+    """Images of one shape, or (`resized`) of any, scaled and cropped to it."""
 
     shape: tuple[int, int, int]  # channels, height, width
     mean: tuple[float, ...]  # of the training images, per channel, in 0..1
@@ -16,10 +33,10 @@ class Images(NamedTuple):
 
 
 class Characters(NamedTuple):
-    """Windows of a role's text and the character that follows."""
+    """Windows of a role's text; the character after each is to be predicted."""
 
     length: int
-    most: int  # training samples per user
+    most: int  # training samples per user, at most
 
 
 class Words(NamedTuple):
@@ -27,7 +44,7 @@ class Words(NamedTuple):
 
     length: int
     vocabulary: int
-    most: int  # training sentences per user
+    most: int  # training sentences per user, at most
 
 
 class Pairs(NamedTuple):
@@ -40,22 +57,60 @@ class Pairs(NamedTuple):
 @dataclass(frozen=True)
 class Description:
     about: str  # one line
-    content: Images | Characters | Words | Pairs
+    content: Images | Characters | Words | Pairs | BuiltIn
     inputs: tuple[str, ...]  # columns
-    label: str | None  # column; None: what to predict is part of the text
+    label: str | None  # column; None: the text itself is predicted
     classes: int
-    hub: str | None  # data set on the Hugging Face hub; None: it is not there, only files can be imported
+    hub: str | None  # data set on the Hugging Face hub; None: not there, it can only be imported from files
     config: str | None = None
     train: str = "train"  # names of the hub's splits
     test: str | None = "test"  # None: a part of every user's samples is held out
-    user: str | None = None  # column that says whose a sample is
-    raw: str | None = None  # other files that are understood: "idx" or "cifar"
-    partition: str = "dirichlet:0.1"  # where none is asked for
+    user: str | None = None  # column with the user of a sample
+    raw: str | None = None  # other files that can be imported: "idx" or "cifar"
+    partition: str = "dirichlet:0.1"  # default
+    clients: int = 100  # default; a natural partition has all users by default
+    defaults: Settings = field(default_factory=dict)  # settings of the command line where none are given
+
+
+def _digits() -> dict[str, Array]:
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    x = (bunch.images[:, None] / 16).astype(np.float32)
+    y = bunch.target.astype(np.int64)
+    order = np.random.default_rng(0).permutation(len(y))  # one test set for all seeds and partitions
+    test, train = order[:360], order[360:]
+    return {"train_x": x[train], "train_y": y[train], "test_x": x[test], "test_y": y[test]}
 
 
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
+_MNIST_DEFAULTS: Settings = {
+    "data": {"clients": 100},
+    "model": {"name": "lenet5"},
+    "local": {"lr": 0.05},
+    "run": {"cohort": 0.1},
+}
+_CIFAR_DEFAULTS: Settings = {  # FedHBM, cross-silo
+    "data": {"clients": 100},
+    "model": {"name": "lenet-hsu"},
+    "local": {"batch_size": 64, "weight_decay": 1e-3},
+    "run": {"cohort": 0.1, "augment": "crop-flip"},
+}
+_PHOTOGRAPHS_DEFAULTS: Settings = {"model": {"name": "mobilenetv2"}, "run": {"cohort": 10, "eval_every": 10}}
+
 CATALOGUE: dict[str, Description] = {
+    "digits": Description(
+        "Handwritten digits that ship with scikit-learn: 1797 images of 8×8, ten classes.",
+        BuiltIn(_digits),
+        inputs=(),
+        label=None,
+        classes=10,
+        hub=None,
+        partition="classes:2",
+        clients=40,
+        defaults={"model": {"name": "cnn"}, "local": {"lr": 0.1}},
+    ),
     "mnist": Description(
         "Handwritten digits: 60 000 images of 28×28, ten classes.",
         Images((1, 28, 28), (0.1307,), (0.3081,)),
@@ -64,6 +119,7 @@ CATALOGUE: dict[str, Description] = {
         classes=10,
         hub="ylecun/mnist",
         raw="idx",
+        defaults=_MNIST_DEFAULTS,
     ),
     "fashion-mnist": Description(
         "Pieces of clothing: 60 000 images of 28×28, ten classes.",
@@ -73,6 +129,7 @@ CATALOGUE: dict[str, Description] = {
         classes=10,
         hub="zalando-datasets/fashion_mnist",
         raw="idx",
+        defaults=_MNIST_DEFAULTS,
     ),
     "cifar10": Description(
         "Animals and vehicles: 50 000 colour images of 32×32, ten classes.",
@@ -82,6 +139,7 @@ CATALOGUE: dict[str, Description] = {
         classes=10,
         hub="uoft-cs/cifar10",
         raw="cifar",
+        defaults=_CIFAR_DEFAULTS,
     ),
     "cifar100": Description(
         "50 000 colour images of 32×32, a hundred classes.",
@@ -91,6 +149,7 @@ CATALOGUE: dict[str, Description] = {
         classes=100,
         hub="uoft-cs/cifar100",
         raw="cifar",
+        defaults=_CIFAR_DEFAULTS,
     ),
     "tiny-imagenet": Description(
         "100 000 colour images of 64×64, two hundred classes.",
@@ -100,6 +159,12 @@ CATALOGUE: dict[str, Description] = {
         classes=200,
         hub="zh-plus/tiny-imagenet",
         test="valid",
+        defaults={  # FedDPC
+            "data": {"clients": 100},
+            "model": {"name": "resnet18-gn"},
+            "local": {"batch_size": 256},
+            "run": {"cohort": 0.1},
+        },
     ),
     "shakespeare": Description(
         "Shakespeare's plays by role: the character after 80 others; one client per role.",
@@ -111,6 +176,12 @@ CATALOGUE: dict[str, Description] = {
         test=None,
         user="character_id",
         partition="natural",
+        defaults={  # FedHBM
+            "data": {"partition": "natural,min=2000", "clients": 100},
+            "model": {"name": "char-lstm"},
+            "local": {"lr": 1.0, "batch_size": 100},
+            "run": {"rounds": 250, "cohort": 10, "eval_every": 10},
+        },
     ),
     "stackoverflow": Description(
         "Questions and answers by user: the next word of a sentence; one client per user.",
@@ -121,6 +192,11 @@ CATALOGUE: dict[str, Description] = {
         hub=None,
         user="client_id",
         partition="natural",
+        defaults={  # FedHBM
+            "model": {"name": "word-lstm"},
+            "local": {"lr": 0.3, "batch_size": 16},
+            "run": {"rounds": 1500, "cohort": 50, "eval_every": 50},
+        },
     ),
     "qqp": Description(
         "Quora question pairs: do two questions mean the same? 364 000 pairs.",
@@ -132,6 +208,7 @@ CATALOGUE: dict[str, Description] = {
         config="qqp",
         test="validation",  # the labels of the hub's test split are secret
         partition="dirichlet:0.5",
+        defaults={"model": {"name": "pair-lstm"}, "run": {"cohort": 10}},
     ),
     "landmarks-users-160k": Description(
         "Landmarks by photographer: 164 172 images as 224×224, 2028 classes; one client per photographer.",
@@ -142,6 +219,7 @@ CATALOGUE: dict[str, Description] = {
         hub=None,
         user="user_id",
         partition="natural",
+        defaults=_PHOTOGRAPHS_DEFAULTS,
     ),
     "inaturalist-users-120k": Description(
         "Species by observer: 120 300 images as 224×224, 1203 classes; one client per observer.",
@@ -152,5 +230,6 @@ CATALOGUE: dict[str, Description] = {
         hub=None,
         user="user_id",
         partition="natural",
+        defaults=_PHOTOGRAPHS_DEFAULTS,
     ),
 }

@@ -9,12 +9,11 @@ import numpy as np
 
 from undrift.core.check import nearest
 from undrift.data import cache
-from undrift.data.catalogue import CATALOGUE, Description, Images
+from undrift.data.catalogue import CATALOGUE, BuiltIn, Description, Images
 from undrift.data.federated import FederatedData, LocalTests
 from undrift.data.partition import NOBODY, by_owner, owners, parse
 
-_CLIENTS = 100  # where no number is asked for
-_DIGITS = "Handwritten digits that ship with scikit-learn: 1797 images of 8×8, ten classes."
+Array = np.ndarray[Any, Any]
 
 
 def load(
@@ -26,16 +25,32 @@ def load(
     test_share: float = 0.0,
     normalise: bool = True,
 ) -> FederatedData:
-    """A named data set split among clients; without a partition, the usual one of the data set.
+    """A named data set split among clients, by default with the partition and the number of clients of its entry.
 
     With a `test_share`, every client holds out that part of its samples as a test set of its own. Images are
     normalised by the mean and the deviation of the training set, unless `normalise` is False.
     """
-    scheme = partition or default_partition(name)
-    if name == "digits":
-        data = _digits(scheme, 40 if clients is None else clients, seed)
-    else:
-        data = _cached(name, CATALOGUE[name], scheme, clients, seed, normalise)
+    description = _find(name)
+    arrays = _arrays(name, description)
+    scheme = partition or description.partition
+    natural = parse(scheme).name == "natural"
+    users = arrays.get("train_user")
+    count = description.clients if clients is None and not natural else clients
+    owner = owners(scheme, arrays["train_y"], count, seed, users=users)
+    rows, sizes = by_owner(owner)
+    content = description.content
+    data = FederatedData.from_rows(
+        arrays["train_x"],
+        arrays["train_y"],
+        rows,
+        sizes,
+        test=(arrays["test_x"], arrays["test_y"]),
+        classes=description.classes,
+        name=name,
+        normalise=(content.mean, content.std) if isinstance(content, Images) and normalise else None,
+    )
+    if natural and users is not None and "test_user" in arrays:
+        _keep_tests_of_clients(data, users, owner, arrays["test_user"])
     if test_share:
         data = data.hold_out(test_share, seed)
     data.recipe = {
@@ -52,82 +67,65 @@ def load(
 def get(name: str, source: str | Path | None = None) -> dict[str, Any]:
     """Fetch a data set from the hub, or import it from the directory `source`; returns its manifest.
 
-    What is in the cache and whole is not fetched again; files are imported again and replace it.
+    A data set that is in the cache and undamaged is not fetched again; files are imported again and replace it.
     """
-    if name == "digits":
-        raise ValueError("the data set 'digits' is built in; there is nothing to get")
-    if name not in CATALOGUE:
-        raise ValueError(f"unknown data set {name!r}{nearest(name, CATALOGUE)}")
+    description = _find(name)
+    if isinstance(description.content, BuiltIn):
+        raise ValueError(f"the data set {name!r} is built in; there is nothing to get")
     if source is not None or not cache.intact(name):
-        from undrift.data.fetch import fetch  # decoders, which later runs do not need
+        from undrift.data.fetch import fetch  # imports decoders, which later runs do not need
 
-        fetch(name, CATALOGUE[name], None if source is None else Path(source))
+        fetch(name, description, None if source is None else Path(source))
     return cache.manifest(name) or {}
-
-
-def default_partition(name: str) -> str:
-    """How a data set is split where nothing is said."""
-    if name not in available():
-        raise ValueError(f"unknown data set {name!r}{nearest(name, available())}")
-    return "classes:2" if name == "digits" else CATALOGUE[name].partition
 
 
 def available() -> dict[str, str]:
     """Names and one line about each."""
-    return {"digits": _DIGITS} | {name: description.about for name, description in CATALOGUE.items()}
+    return {name: description.about for name, description in CATALOGUE.items()}
 
 
-def _digits(scheme: str, clients: int, seed: int) -> FederatedData:
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    x = (bunch.images[:, None] / 16).astype(np.float32)
-    y = bunch.target.astype(np.int64)
-    order = np.random.default_rng(0).permutation(len(y))  # one test set for all seeds and partitions
-    test, train = order[:360], order[360:]
-    rows, sizes = by_owner(owners(scheme, y[train], clients, seed))
-    return FederatedData.from_rows(x[train], y[train], rows, sizes, (x[test], y[test]), classes=10, name="digits")
+def is_local(name: str) -> bool:
+    """Whether a data set can be loaded without fetching it."""
+    return isinstance(_find(name).content, BuiltIn) or cache.manifest(name) is not None
 
 
-def _cached(
-    name: str, description: Description, scheme: str, clients: int | None, seed: int, normalise: bool
-) -> FederatedData:
+def default_partition(name: str) -> str:
+    """How a data set is split where no partition is given."""
+    return _find(name).partition
+
+
+def default_settings(name: str) -> dict[str, dict[str, Any]]:
+    """Settings of a data set where none are given, by section and key as in a configuration file."""
+    return {section: dict(values) for section, values in _find(name).defaults.items()}
+
+
+def _find(name: str) -> Description:
+    if name not in CATALOGUE:
+        raise ValueError(f"unknown data set {name!r}{nearest(name, CATALOGUE)}")
+    return CATALOGUE[name]
+
+
+def _arrays(name: str, description: Description) -> dict[str, Array]:
+    if isinstance(description.content, BuiltIn):
+        return description.content.read()
     if cache.manifest(name) is None:
         fetch = f"undrift data get {name}"
-        way = f"{fetch} --from DIR" if description.hub is None else f"{fetch}, or from files: {fetch} --from DIR"
-        raise ValueError(f"the data set {name!r} is not here yet; get it with: {way}")
-    arrays = cache.arrays(name)
-    natural = parse(scheme).name == "natural"
-    users = arrays.get("train_user")
-    owner = owners(scheme, arrays["train_y"], _CLIENTS if clients is None and not natural else clients, seed, users)
-    rows, sizes = by_owner(owner)
-    content = description.content
-    data = FederatedData.from_rows(
-        arrays["train_x"],
-        arrays["train_y"],
-        rows,
-        sizes,
-        (arrays["test_x"], arrays["test_y"]),
-        classes=description.classes,
-        name=name,
-        normalise=(content.mean, content.std) if isinstance(content, Images) and normalise else None,
-    )
-    if natural and users is not None and "test_user" in arrays:
-        _keep_own_tests(data, users, owner, arrays["test_user"])
-    return data
+        command = f"{fetch} --from DIR" if description.hub is None else f"{fetch}, or from files: {fetch} --from DIR"
+        raise ValueError(f"the data set {name!r} is not here yet; get it with: {command}")
+    return cache.arrays(name)
 
 
-def _keep_own_tests(data: FederatedData, users: Any, owner: Any, test_users: Any) -> None:
-    """Of a test set by users, keep the samples of those that are clients; they are also their local tests."""
+def _keep_tests_of_clients(data: FederatedData, users: Array, owner: Array, test_users: Array) -> None:
+    """Of a test set with users, keep the samples of those that are clients; they are also their local tests."""
     assert data.test is not None
     number = np.full(int(max(users.max(), test_users.max())) + 1, NOBODY)
     number[users] = owner
-    whose = number[test_users]
+    test_owner = number[test_users]
     x, y = data.test
-    rows, _ = by_owner(whose)
+    rows, _ = by_owner(test_owner)
     if not len(rows):
-        return  # nobody's tests: the server keeps all
-    counts = np.bincount(whose[rows], minlength=len(data))
+        return  # no client has tests: the server keeps all
+    counts = np.bincount(test_owner[rows], minlength=len(data))
     if len(rows) < len(x):
         kept = np.sort(rows)
         x, y = x[kept], y[kept]

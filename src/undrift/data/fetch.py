@@ -13,7 +13,6 @@ import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from undrift.client.learner import IGNORED
 from undrift.data import cache, images, sources, text
 from undrift.data.cache import Draft
 from undrift.data.catalogue import Characters, Description, Images, Pairs, Words
@@ -169,7 +168,7 @@ def _read_words(tables: Tables, description: Description, draft: Draft) -> None:
             raise ValueError(f"the split {split!r} of {tables.name} has no sentences")
         after = joined[:, 1:]
         draft.put(f"{part}_x", np.ascontiguousarray(joined[:, :-1]))
-        draft.put(f"{part}_y", np.where(after == text.PADDING, np.int16(IGNORED), after))
+        draft.put(f"{part}_y", np.where(after == text.PADDING, np.int16(text.IGNORED), after))
         draft.put(f"{part}_user", np.concatenate(owner))
 
 

@@ -19,6 +19,7 @@ Array = np.ndarray[Any, Any]
 # The 80 characters of LEAF (Caldas et al., 2018); all others become a space.
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 PADDING = 0
+IGNORED = -100  # target of a position that is not predicted: the padding of a sentence; PyTorch's own number for it
 
 _WORD = re.compile(r"[\w']+|[^\w\s]")
 _CODES = np.full(128, ALPHABET.index(" "), dtype=np.int8)
