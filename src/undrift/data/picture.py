@@ -1,12 +1,11 @@
-"""The picture of a partition: clients × classes, as the papers draw it, as a PNG or as a page of its own."""
+"""A plot of a partition, clients × classes, as papers show it: a PNG or an HTML page."""
 
 from __future__ import annotations
 
 import base64
 import io
 import math
-from html import escape
-from importlib import resources
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,15 @@ from undrift.data.federated import FederatedData
 from undrift.data.heterogeneity import counts, has_classes, heterogeneity, summary
 
 Table = np.ndarray[Any, np.dtype[np.int64]]
-_INK, _SOFT, _LINE, _GREY, _BLUE = "#1c1e21", "#5d6470", "#e4e5e3", "#a9b1bb", "#0072b2"
-_SHADES = LinearSegmentedColormap.from_list("shades", ["#ffffff", "#cfe4f3", "#6fb1dc", "#0072b2", "#00395c"])
+_TEXT, _MUTED, _LINE, _GREY, _BLUE = "#1c1e21", "#5d6470", "#e4e5e3", "#a9b1bb", "#0072b2"
+_COLOURS = LinearSegmentedColormap.from_list("blues", ["#ffffff", "#cfe4f3", "#6fb1dc", "#0072b2", "#00395c"])
 _WIDTH, _HEAD, _BARS, _ROW = 11.0, 1.0, 1.35, 0.32  # inches: picture, title, bars, a class
-_BUBBLES = (100, 30)  # clients and classes up to which bubbles can be told apart; beyond, shades
-_SHOWN = 1000  # clients; more would be thinner than a line
+_MAX_BUBBLES = (100, 30)  # clients and classes up to which bubbles are legible; beyond, a heat map
+_MAX_CLIENTS = 1000  # more would be thinner than a pixel
 
 
 def draw(data: FederatedData, path: str | Path, title: str = "") -> Path:
-    """Write the picture; the ending of the file, .png or .html, says as what."""
+    """Write the picture as a PNG or an HTML page, by the suffix of `path`."""
     target = Path(path)
     if target.suffix not in (".png", ".html"):
         raise ValueError(f"the picture of a partition is a .png or a .html, got {str(path)!r}")
@@ -39,37 +38,37 @@ def draw(data: FederatedData, path: str | Path, title: str = "") -> Path:
     return target
 
 
-def figures_in_words(data: FederatedData) -> str:
-    """The line under the title."""
-    found = summary(heterogeneity(data))
-    sizes = found["per_client"]["samples"]
+def _description(data: FederatedData) -> str:
+    """The line below the title: how many clients and samples, and how different the clients are."""
+    measured = summary(heterogeneity(data))
+    sizes = measured["per_client"]["samples"]
     least, most = f"{sizes['min']:,.0f}", f"{sizes['max']:,.0f}"
-    words = [
-        f"{found['clients']:,} clients",
-        f"{found['samples']:,} samples, {most if least == most else f'{least} to {most}'} each",
+    parts = [
+        f"{measured['clients']:,} clients",
+        f"{measured['samples']:,} samples, {most if least == most else f'{least} to {most}'} each",
     ]
-    if "classes" in found["per_client"]:
-        mean = {name: values["mean"] for name, values in found["per_client"].items()}
-        words += [
+    if "classes" in measured["per_client"]:
+        mean = {name: values["mean"] for name, values in measured["per_client"].items()}
+        parts += [
             f"{mean['classes']:.3g} {'class' if mean['classes'] == 1 else 'classes'} a client",
             f"Jensen–Shannon {mean['jensen_shannon']:.2f}",
             f"earth mover {mean['earth_mover']:.2f}",
         ]
-    return "  ·  ".join(words)
+    return "  ·  ".join(parts)
 
 
 # PNG
 
 
 def _png(data: FederatedData, heading: str) -> bytes:
-    shown = min(len(data), _SHOWN)
+    shown = min(len(data), _MAX_CLIENTS)
     rows = (data.classes or 0) if has_classes(data) else 0
-    head = _HEAD if heading else 0.2  # a page has its own
+    head = _HEAD if heading else 0.2  # an HTML page has its own
     height = head + _BARS + min(max(rows * _ROW, 2.4), 7.0) * bool(rows)
     figure = Figure(figsize=(_WIDTH, height), dpi=160, facecolor="white")
     if heading:
-        figure.text(0.25 / _WIDTH, 1 - 0.4 / height, heading, fontsize=14, fontweight="bold", color=_INK)
-        figure.text(0.25 / _WIDTH, 1 - 0.68 / height, figures_in_words(data), fontsize=9.5, color=_SOFT)
+        figure.text(0.25 / _WIDTH, 1 - 0.4 / height, heading, fontsize=14, fontweight="bold", color=_TEXT)
+        figure.text(0.25 / _WIDTH, 1 - 0.68 / height, _description(data), fontsize=9.5, color=_MUTED)
 
     def panel(low: float, high: float) -> Axes:
         """Axes between two heights, in inches from the bottom."""
@@ -81,38 +80,40 @@ def _png(data: FederatedData, heading: str) -> bytes:
     if rows:
         lowest = panel(0.55, height - head - _BARS + 0.55)
         table = counts(data, 0, shown)
-        (_bubbles if _few(shown, rows) else _shades)(figure, lowest, table)
-        lowest.set_ylabel("class", color=_SOFT)
+        (_bubbles if _bubbles_fit(shown, rows) else _heat_map)(figure, lowest, table)
+        lowest.set_ylabel("class", color=_MUTED)
         bars.set_xticks([])
     for axes in (bars, lowest):
         axes.yaxis.set_label_coords(-0.43 / (_WIDTH - 1.75), 0.5)
-    lowest.set_xlabel("client" if shown == len(data) else f"client (the first {shown:,} of {len(data):,})", color=_SOFT)
+    lowest.set_xlabel(
+        "client" if shown == len(data) else f"client (the first {shown:,} of {len(data):,})", color=_MUTED
+    )
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return buffer.getvalue()
 
 
-def _few(clients: int, classes: int) -> bool:
-    return clients <= _BUBBLES[0] and classes <= _BUBBLES[1]
+def _bubbles_fit(clients: int, classes: int) -> bool:
+    return clients <= _MAX_BUBBLES[0] and classes <= _MAX_BUBBLES[1]
 
 
 def _bars(axes: Axes, sizes: Table) -> None:
     """Samples per client."""
-    _plain(axes, len(sizes))
-    if len(sizes) <= _BUBBLES[0]:
+    _style(axes, len(sizes))
+    if len(sizes) <= _MAX_BUBBLES[0]:
         axes.bar(np.arange(len(sizes)), sizes, width=0.7, color=_GREY)
     else:
         axes.stairs(sizes, np.arange(len(sizes) + 1) - 0.5, fill=True, color=_GREY)
-    axes.set_ylabel("samples", color=_SOFT)
+    axes.set_ylabel("samples", color=_MUTED)
     axes.yaxis.set_major_locator(MaxNLocator(2, integer=True, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.grid(axis="y", color=_LINE, linewidth=0.8)
 
 
 def _bubbles(figure: Figure, axes: Axes, table: Table) -> None:
-    """Areas in proportion to the number of samples; a scale stands at the right."""
+    """A circle per client and class, its area proportional to the samples; a legend to the right."""
     clients, classes = table.shape
-    _plain(axes, clients)
+    _style(axes, clients)
     axes.grid(color="#f0f0ee", linewidth=0.8)
     axes.set_ylim(classes - 0.4, -0.6)
     axes.set_yticks(range(classes))
@@ -120,7 +121,7 @@ def _bubbles(figure: Figure, axes: Axes, table: Table) -> None:
     # Neighbours in a row may overlap a little where there are many clients; rows may not.
     widest = 72 * min(0.95 * _ROW, 2.2 * (_WIDTH - 1.75) / clients)
     full = widest**2 / int(table.max())  # square points per sample
-    area = np.maximum(table[owner, label] * full, 2.0)  # a single sample is still a dot
+    area = np.maximum(table[owner, label] * full, 2.0)  # a single sample stays visible
     axes.scatter(owner, label, s=area, c=_BLUE, alpha=0.8, linewidths=0.5, edgecolors="white", clip_on=False)
     scale = [step for step in _round_numbers(int(table.max())) if step]
     handles = [axes.scatter([], [], s=n * full, c=_BLUE, alpha=0.8, linewidths=0, label=f"{n:,}") for n in scale]
@@ -131,26 +132,26 @@ def _bubbles(figure: Figure, axes: Axes, table: Table) -> None:
         frameon=False,
         labelspacing=1.1,
         fontsize=8.5,
-        labelcolor=_SOFT,
+        labelcolor=_MUTED,
         title="samples",
         title_fontproperties={"size": 8.5},
-    ).get_title().set_color(_SOFT)
+    ).get_title().set_color(_MUTED)
 
 
 def _round_numbers(most: int) -> list[int]:
-    """Three numbers that are easy to read, the largest not above `most`."""
+    """Up to three round numbers for the legend, none above `most`."""
     unit = 10 ** int(math.log10(most))
     top = max(n * unit for n in (1, 2, 5) if n * unit <= most)
     return sorted({top, top // 4, top // 20})
 
 
-def _shades(figure: Figure, axes: Axes, table: Table) -> None:
-    """Darker means more samples; weak shades are lifted, so that a few samples can be seen."""
+def _heat_map(figure: Figure, axes: Axes, table: Table) -> None:
+    """Darker means more samples; a square-root scale keeps small counts visible."""
     clients, classes = table.shape
     norm = PowerNorm(0.5, vmin=0, vmax=max(1, int(table.max())))
-    image = axes.imshow(table.T, aspect="auto", cmap=_SHADES, norm=norm, interpolation="nearest")
-    _plain(axes, clients)
-    if classes <= _BUBBLES[1]:
+    image = axes.imshow(table.T, aspect="auto", cmap=_COLOURS, norm=norm, interpolation="nearest")
+    _style(axes, clients)
+    if classes <= _MAX_BUBBLES[1]:
         axes.set_yticks(range(classes))
         for edge in np.arange(classes - 1) + 0.5:
             axes.axhline(edge, color=_LINE, linewidth=0.6)
@@ -159,72 +160,95 @@ def _shades(figure: Figure, axes: Axes, table: Table) -> None:
     bar.outline.set_visible(False)
     bar.locator = MaxNLocator(5, integer=True)
     bar.update_ticks()
-    bar.ax.tick_params(labelsize=8, colors=_SOFT, length=0)
-    bar.ax.set_title("samples", fontsize=8.5, color=_SOFT, loc="left", pad=6)
+    bar.ax.tick_params(labelsize=8, colors=_MUTED, length=0)
+    bar.ax.set_title("samples", fontsize=8.5, color=_MUTED, loc="left", pad=6)
 
 
-def _plain(axes: Axes, clients: int) -> None:
+def _style(axes: Axes, clients: int) -> None:
     for side in axes.spines.values():
         side.set_visible(False)
     axes.set_axisbelow(True)
     axes.set_xlim(-0.75, clients - 0.25)
     axes.xaxis.set_major_locator(MaxNLocator(12, integer=True, steps=[1, 2, 5, 10]))
-    axes.tick_params(colors=_SOFT, labelsize=9, length=0)
+    axes.tick_params(colors=_MUTED, labelsize=9, length=0)
 
 
 # HTML
 
 
 def _page(data: FederatedData, heading: str) -> str:
-    template = resources.files("undrift.data").joinpath("picture_template.html").read_text(encoding="utf-8")
-    shown = min(len(data), _SHOWN)
-    drawable = has_classes(data) and _few(shown, data.classes or 0)
-    parts = {
-        "title": escape(heading),
-        "figures": escape(figures_in_words(data)),
-        "picture": _svg(counts(data, 0, shown)) if drawable else _embedded(data),
-        "table": _rows(summary(heterogeneity(data))["per_client"]),
-    }
-    for name, text in parts.items():
-        template = template.replace("{{" + name + "}}", text)
-    return template
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    shown = min(len(data), _MAX_CLIENTS)
+    as_bubbles = has_classes(data) and _bubbles_fit(shown, data.classes or 0)
+    pages = Environment(loader=PackageLoader("undrift.data", "."), autoescape=True, undefined=StrictUndefined)
+    return pages.get_template("picture_template.html").render(
+        title=heading,
+        description=_description(data),
+        bubbles=_bubble_layout(counts(data, 0, shown)) if as_bubbles else None,
+        png=None if as_bubbles else base64.b64encode(_png(data, "")).decode(),
+        table=_table(summary(heterogeneity(data))["per_client"]),
+    )
 
 
-def _embedded(data: FederatedData) -> str:
-    code = base64.b64encode(_png(data, "")).decode()
-    return f'<img alt="Samples of every class at every client" src="data:image/png;base64,{code}">'
+@dataclass(frozen=True)
+class _Bubble:
+    """The samples of a class at a client, drawn as a circle that shows their number on hover."""
+
+    client: int
+    label: int
+    samples: str
+    x: str
+    y: str
+    radius: str
 
 
-def _svg(table: Table) -> str:
-    """Bubbles that tell their number when the pointer rests on them."""
+@dataclass(frozen=True)
+class _BubbleLayout:
+    """Coordinates of the SVG, in its own units."""
+
+    width: int
+    height: int
+    left: int  # where the lines of the classes begin and end
+    right: int
+    rows: list[tuple[int, int]]  # class, y
+    ticks: list[tuple[int, str]]  # client, x
+    marks: list[_Bubble]
+
+
+def _bubble_layout(table: Table) -> _BubbleLayout:
     clients, classes = table.shape
-    across, down, left, bottom = max(18.0, 900 / clients), 30.0, 36, 34
-    width, height = left + across * clients + 8, down * classes + bottom
-    radius = min(across, down) * 0.62
-    rows = "".join(
-        f'<line x1="{left}" x2="{width - 8:.0f}" y1="{y:.0f}" y2="{y:.0f}"/>'
-        f'<text x="{left - 10}" y="{y + 4:.0f}" text-anchor="end">{label}</text>'
-        for label in range(classes)
-        for y in [down * (label + 0.5)]
-    )
-    every = math.ceil(clients / 25)
-    ticks = "".join(
-        f'<text x="{left + across * (i + 0.5):.1f}" y="{height - 12:.0f}" text-anchor="middle">{i}</text>'
-        for i in range(0, clients, every)
-    )
-    marks = "".join(
-        f'<circle cx="{left + across * (i + 0.5):.1f}" cy="{down * (label + 0.5):.1f}" '
-        f'r="{radius * math.sqrt(table[i, label] / table.max()):.2f}">'
-        f"<title>client {i}, class {label}: {table[i, label]:,} samples</title></circle>"
-        for i, label in zip(*map(np.ndarray.tolist, np.nonzero(table)), strict=True)
-    )
-    return (
-        f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="Samples of every class at every client">'
-        f'<g class="grid">{rows}{ticks}</g><g class="marks">{marks}</g></svg>'
+    across, down, left, bottom = max(18.0, 900 / clients), 30, 36, 34
+    width = left + across * clients + 8
+    largest_radius = min(across, down) * 0.62
+
+    def x(client: int) -> str:
+        return f"{left + across * (client + 0.5):.1f}"
+
+    marks = [
+        _Bubble(
+            client,
+            label,
+            samples=f"{table[client, label]:,}",
+            x=x(client),
+            y=f"{down * (label + 0.5):.1f}",
+            radius=f"{largest_radius * math.sqrt(table[client, label] / table.max()):.2f}",
+        )
+        for client, label in zip(*map(np.ndarray.tolist, np.nonzero(table)), strict=True)
+    ]
+    return _BubbleLayout(
+        width=round(width),
+        height=down * classes + bottom,
+        left=left,
+        right=round(width - 8),
+        rows=[(label, down * label + down // 2) for label in range(classes)],
+        ticks=[(client, x(client)) for client in range(0, clients, math.ceil(clients / 25))],
+        marks=marks,
     )
 
 
-def _rows(per_client: dict[str, dict[str, float]]) -> str:
+def _table(per_client: dict[str, dict[str, float]]) -> list[tuple[str, list[str]]]:
+    """Smallest, mean and largest of every measure."""
     names = {
         "samples": "Samples",
         "classes": "Classes",
@@ -232,9 +256,7 @@ def _rows(per_client: dict[str, dict[str, float]]) -> str:
         "jensen_shannon": "Jensen–Shannon distance to the whole",
         "earth_mover": "Earth mover’s distance to the whole",
     }
-    return "".join(
-        f"<tr><th scope=row>{names[name]}</th>"
-        + "".join(f"<td>{value:,.{0 if name == 'samples' else 2}f}</td>" for value in values.values())
-        + "</tr>"
+    return [
+        (names[name], [f"{value:,.{0 if name == 'samples' else 2}f}" for value in values.values()])
         for name, values in per_client.items()
-    )
+    ]

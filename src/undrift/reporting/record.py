@@ -1,0 +1,109 @@
+"""The record of a finished run, and the columns of its history: what each holds and how it is shown, declared once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import pandas as pd
+
+
+@dataclass(frozen=True)
+class HistoryColumn:
+    """A quantity recorded every round."""
+
+    name: str
+    dtype: str
+    meaning: str
+    chart: str | None = None  # title of its chart in the report
+    heading: str | None = None  # of its final value in the summary table
+    percent: bool = False  # a share, shown as a percentage
+    better: Literal["higher", "lower"] | None = None
+
+
+# In the order of the files. A history may have further columns: the run's metrics.
+COLUMNS = (
+    HistoryColumn("round", "int64", "The number of the round, from 1."),
+    HistoryColumn(
+        "loss",
+        "float64",
+        "Mean loss over the test samples; NaN where the round was not evaluated.",
+        chart="Test loss",
+        heading="Final test loss",
+        better="lower",
+    ),
+    HistoryColumn(
+        "accuracy",
+        "float64",
+        "Share of test samples classified correctly; NaN where the round was not evaluated.",
+        chart="Test accuracy",
+        heading="Final accuracy",
+        percent=True,
+        better="higher",
+    ),
+    HistoryColumn(
+        "train_loss",
+        "float64",
+        "Mean loss over the cohort's local training steps.",
+        chart="Training loss",
+        better="lower",
+    ),
+    HistoryColumn("bytes_down", "int64", "Bytes sent from the server to all clients of the cohort."),
+    HistoryColumn("bytes_up", "int64", "Bytes sent from all clients of the cohort to the server."),
+    HistoryColumn("participants", "int64", "Clients in the cohort."),
+    HistoryColumn("seconds", "float64", "Time the round took, evaluation included."),
+    HistoryColumn("diverged", "bool", "Whether a loss or a model was no longer finite."),
+)
+
+# How metrics that are given by name are shown; other metrics get a default.
+NAMED_METRICS = {
+    "f1": HistoryColumn(
+        "f1",
+        "float64",
+        "F1 score on the test samples, averaged over classes (macro).",
+        chart="Test F1 (macro)",
+        heading="Final F1",
+        percent=True,
+        better="higher",
+    ),
+}
+_COLUMNS_BY_NAME = {column.name: column for column in COLUMNS}
+
+
+class Record(NamedTuple):
+    """One finished run, as tables and reports see it."""
+
+    label: str
+    seed: int
+    history: pd.DataFrame
+    config: dict[str, Any]
+    environment: dict[str, Any]
+
+
+def column(name: str) -> HistoryColumn:
+    """The declaration of a column; an unknown metric is shown as a plain number of which no direction is better."""
+    if known := _COLUMNS_BY_NAME.get(name) or NAMED_METRICS.get(name):
+        return known
+    words = name.replace("_", " ")
+    return HistoryColumn(
+        name, "float64", f"The metric {name}.", chart=words[:1].upper() + words[1:], heading=f"Final {words}"
+    )
+
+
+def metrics_in(histories: Iterable[Iterable[Hashable]]) -> list[HistoryColumn]:
+    """The metrics among the columns of histories (or the keys of their rows), in order of first appearance."""
+    names = dict.fromkeys(str(name) for history in histories for name in history)
+    return [column(name) for name in names if name not in _COLUMNS_BY_NAME]
+
+
+def history_frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """A row per round: the declared columns, then the metrics; NaN where a metric was not computed."""
+    columns = [*COLUMNS, *metrics_in(rows)]
+    frame = pd.DataFrame(rows, columns=[each.name for each in columns])
+    return frame.astype({each.name: each.dtype for each in columns})
+
+
+def shown_columns(histories: Iterable[pd.DataFrame]) -> list[HistoryColumn]:
+    """What charts and tables show, shares such as accuracy before losses."""
+    return sorted([*COLUMNS, *metrics_in(histories)], key=lambda each: not each.percent)
