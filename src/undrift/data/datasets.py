@@ -11,7 +11,7 @@ from undrift.core.check import nearest
 from undrift.data import cache
 from undrift.data.catalogue import CATALOGUE, BuiltIn, Description, Images
 from undrift.data.federated import FederatedData, LocalTests
-from undrift.data.partition import NOBODY, by_owner, owners, parse
+from undrift.data.partition import UNASSIGNED, by_owner, owners, parse
 
 Array = np.ndarray[Any, Any]
 
@@ -118,7 +118,7 @@ def _arrays(name: str, description: Description) -> dict[str, Array]:
 def _keep_tests_of_clients(data: FederatedData, users: Array, owner: Array, test_users: Array) -> None:
     """Of a test set with users, keep the samples of those that are clients; they are also their local tests."""
     assert data.test is not None
-    number = np.full(int(max(users.max(), test_users.max())) + 1, NOBODY)
+    number = np.full(int(max(users.max(), test_users.max())) + 1, UNASSIGNED)
     number[users] = owner
     test_owner = number[test_users]
     x, y = data.test

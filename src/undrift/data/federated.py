@@ -104,7 +104,7 @@ class FederatedData:
 
         inputs, targets = own.column(dataset, x), own.column(dataset, y)
         users = None if user is None else own.column(dataset, user)
-        rows, sizes = by_owner(owners(partition, targets, clients, seed, users))
+        rows, sizes = by_owner(owners(partition, targets, clients, seed, users=users))
         held = None if test is None else (own.column(test, x), own.column(test, y))
         return cls.from_rows(inputs, targets, rows, sizes, held, normalise=normalise)
 
@@ -228,7 +228,7 @@ class FederatedData:
         A client keeps at least one sample for training, and tests on at least one if it has two. Without a test set
         of its own, the server gets all of them.
         """
-        from undrift.data.partition import stratified
+        from undrift.data.holdout import stratified
 
         check.number("test_share", share, 0, 1, open_low=True, open_high=True)
         held = stratified(np.repeat(np.arange(len(self)), self.sizes), self.y.numpy()[self.rows], share, seed)

@@ -1,0 +1,106 @@
+"""Ways to split samples among clients. Every sample has at most one client; the result depends on the seed only.
+
+A scheme is written ``name``, ``name:number`` or ``name:number,min=10``. It gives every sample an owner; nothing here
+loops over samples. A new scheme is a function of a `Request` in a file of its own and a line in `SCHEMES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from undrift.core import check
+from undrift.core.check import nearest
+from undrift.data.partition.classes import classes
+from undrift.data.partition.dirichlet import dirichlet
+from undrift.data.partition.dirichlet_client import dirichlet_client
+from undrift.data.partition.iid import iid
+from undrift.data.partition.natural import eligible_users, natural
+from undrift.data.partition.quantity import quantity
+from undrift.data.partition.request import UNASSIGNED, Ints, Request
+from undrift.data.partition.shards import shards
+
+Scheme = Callable[[Request], Ints]  # the owner of every sample [n]
+SCHEMES: dict[str, Scheme] = {
+    "iid": iid,
+    "dirichlet": dirichlet,
+    "dirichlet-client": dirichlet_client,
+    "classes": classes,
+    "shards": shards,
+    "quantity": quantity,
+    "natural": natural,
+}
+
+__all__ = ["SCHEMES", "UNASSIGNED", "by_owner", "owners", "parse", "partition"]
+
+
+class Parsed(NamedTuple):
+    name: str
+    argument: str
+    minimum: int  # samples that every client must have
+
+
+def partition(scheme: str, labels: Any, clients: int | None = None, seed: int = 0, users: Any = None) -> list[Ints]:
+    """Rows of each client by a scheme: ``iid``, ``dirichlet:0.1,min=10``, ``dirichlet-client:0``, ``classes:2``, ...
+
+    Only ``natural`` needs `users`, the user of every sample, and only there may `clients` be left out: all users.
+    """
+    rows, sizes = by_owner(owners(scheme, labels, clients, seed, users=users))
+    return np.split(rows, np.cumsum(sizes)[:-1])
+
+
+def owners(scheme: str, labels: Any, clients: int | None = None, seed: int = 0, *, users: Any = None) -> Ints:
+    """The client of every sample [n], or `UNASSIGNED`."""
+    name, argument, minimum = parse(scheme)
+    y, numbers = np.asarray(labels), np.zeros(0, dtype=np.int64)
+    if name == "natural":
+        numbers = eligible_users(users, minimum)
+        clients = int(numbers.max()) + 1 if clients is None else clients
+    check.integer("clients", clients, 1)
+    assert clients is not None
+    if clients > len(y):
+        raise ValueError(f"clients must not be more than the {len(y)} samples, got {clients}")
+    if clients * minimum > len(y):
+        raise ValueError(f"min={minimum} for {clients} clients needs {clients * minimum} samples, there are {len(y)}")
+    request = Request(
+        name=name,
+        argument=argument,
+        labels=y,
+        users=numbers,
+        clients=clients,
+        minimum=minimum,
+        rng=np.random.default_rng([seed, 6]),
+    )
+    owner = SCHEMES[name](request)
+    smallest = int(np.bincount(owner[owner != UNASSIGNED], minlength=clients).min())
+    if smallest < minimum:
+        raise ValueError(
+            f"min={minimum} cannot be satisfied: partition {scheme!r} gives some client {smallest} samples only"
+        )
+    return owner
+
+
+def parse(scheme: str) -> Parsed:
+    """A scheme's name, number and minimum."""
+    if not isinstance(scheme, str):
+        raise TypeError(f"partition must be a word such as 'dirichlet:0.1', got {scheme!r}")
+    head, *options = scheme.split(",")
+    name, _, argument = head.partition(":")
+    if name not in SCHEMES:
+        raise ValueError(f"unknown partition {scheme!r}{nearest(name, SCHEMES)}")
+    minimum = 1
+    for option in options:
+        key, _, value = option.partition("=")
+        if key.strip() != "min" or not value.strip().isdigit():
+            raise ValueError(f"partition {scheme!r}: only a minimum may follow the comma, as in '{head},min=10'")
+        minimum = max(1, int(value))
+    return Parsed(name, argument, minimum)
+
+
+def by_owner(owner: Ints) -> tuple[Ints, Ints]:
+    """All assigned rows sorted by owner, those of one owner in increasing order, and how many each has."""
+    rows = np.argsort(owner, kind="stable")
+    rows = rows[np.searchsorted(owner[rows], 0) :]  # without the unassigned
+    return rows, np.bincount(owner[rows])
