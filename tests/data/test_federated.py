@@ -17,7 +17,6 @@ from PIL import Image
 import undrift as ud
 from hub_files import encoded
 from undrift.data.heterogeneity import counts, heterogeneity, summary
-from undrift.data.picture import draw
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((12, 3)).astype(np.float32), np.arange(12) % 3
@@ -248,30 +247,3 @@ def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = heterogeneity(data)
     monkeypatch.setattr("undrift.data.heterogeneity._BLOCK", 30)
     pd.testing.assert_frame_equal(heterogeneity(data), whole)
-
-
-@pytest.mark.parametrize(("clients", "bubbles"), [(20, True), (150, False)])
-def test_pictures(tmp_path: Path, clients: int, bubbles: bool) -> None:
-    data = ud.data.load("digits", "dirichlet:0.3", clients)
-    with Image.open(draw(data, tmp_path / "new" / "a.png", "digits")) as picture:
-        assert picture.width == 1760
-        assert len(picture.convert("RGB").getcolors(1 << 24) or []) > 50
-    page = draw(data, tmp_path / "a.html", "digits & <more>").read_text()
-    assert "digits &amp; &lt;more&gt;" in page
-    assert "{{" not in page
-    assert not re.search(r"(src|href)=.http", page)
-    assert ("<circle" in page) == bubbles
-    assert ("data:image/png;base64," in page) != bubbles
-    if bubbles:
-        table = counts(data)
-        assert page.count("<circle") == (table > 0).sum()
-        assert f"client 0, class {table[0].argmax()}: {table[0].max()} samples" in page
-    with pytest.raises(ValueError, match=r"is a .png or a .html"):
-        draw(data, tmp_path / "a.gif")
-
-
-def test_pictures_without_classes(tmp_path: Path) -> None:
-    data = ud.FederatedData(X, X, ROWS)
-    assert list(heterogeneity(data)) == ["samples"]
-    assert draw(data, tmp_path / "a.png").stat().st_size > 5000
-    assert "data:image/png" in draw(data, tmp_path / "a.html").read_text()

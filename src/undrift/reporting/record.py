@@ -69,6 +69,17 @@ NAMED_METRICS = {
     ),
 }
 _COLUMNS_BY_NAME = {column.name: column for column in COLUMNS}
+# Names that a metric cannot take: the declared columns, and what tables of several runs add to them.
+RESERVED_NAMES = (
+    *_COLUMNS_BY_NAME,
+    "label",
+    "seed",
+    "runs",
+    "accuracy_std",
+    "best_accuracy",
+    "rounds_to_target",
+    "traffic",
+)
 
 
 class Record(NamedTuple):

@@ -1,0 +1,59 @@
+"""The columns of a history: their types, their order, and how metrics are declared."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from undrift.reporting.record import COLUMNS, NAMED_METRICS, HistoryColumn, column, history_frame
+
+ROW: dict[str, Any] = {
+    "round": 1,
+    "loss": math.nan,
+    "accuracy": math.nan,
+    "train_loss": 2.0,
+    "bytes_down": 100,
+    "bytes_up": 50,
+    "participants": 10,
+    "seconds": 1.0,
+    "diverged": False,
+}
+NAMES = list(ROW)
+
+
+def test_the_order_of_the_files() -> None:
+    assert [each.name for each in COLUMNS] == NAMES
+
+
+@pytest.mark.parametrize("rows", [[], [ROW]])
+def test_types_do_not_depend_on_the_rows(rows: list[dict[str, Any]]) -> None:
+    frame = history_frame(rows)
+    assert list(frame.columns) == NAMES
+    assert [str(kind) for kind in frame.dtypes] == [each.dtype for each in COLUMNS]
+
+
+def test_metrics_follow_the_declared_columns() -> None:
+    frame = history_frame([ROW, {"f1": 1, **ROW, "drift": 3, "round": 2}])
+    assert list(frame.columns) == [*NAMES, "f1", "drift"]
+    assert frame["f1"].dtype == frame["drift"].dtype == "float64"
+    assert frame["drift"].tolist()[1] == 3
+    assert math.isnan(frame["drift"][0])
+
+
+def test_declarations() -> None:
+    assert column("loss").better == "lower"
+    assert column("f1") is NAMED_METRICS["f1"]
+    assert column("client_drift") == HistoryColumn(
+        "client_drift",
+        "float64",
+        "The metric client_drift.",
+        chart="Client drift",
+        heading="Final client drift",
+    )
+
+
+def test_every_meaning_is_a_sentence() -> None:
+    for each in (*COLUMNS, *NAMED_METRICS.values()):
+        assert each.meaning.endswith(".")
