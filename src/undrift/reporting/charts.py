@@ -49,7 +49,7 @@ def _chart(column: HistoryColumn, groups: Sequence[Sequence[Record]], scales: Ma
     finished = [[run for run in group if divergence_round(run.history) is None] for group in groups]
     means = [_mean_curve([_progress(run, column.name) for run in group], scales) for group in finished]
     highest = max((value for mean in means for value in mean.get("high", mean["y"])), default=math.inf)
-    ceiling = highest + 2 * abs(highest)  # room to see a curve leave, without dwarfing the others
+    ceiling = highest + 2 * abs(highest)  # headroom to see a curve leave without flattening the others
     diverged = [
         {"method": method, **_diverged_curve(run, column.name, scales, ceiling)}
         for method, group in enumerate(groups)
