@@ -1,5 +1,26 @@
-"""One thread: the tests are many and small, and pytest-xdist brings the processes."""
+"""Every test runs on one thread, as pytest-xdist brings the processes, and leaves no process of its own running."""
 
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import psutil
+import pytest
 import torch
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_process_left_running() -> Iterator[None]:
+    before = set(psutil.Process().children(recursive=True))
+    yield
+    if compiler := sys.modules.get("torch._inductor.async_compile"):
+        compiler.shutdown_compile_workers()
+    started = set(psutil.Process().children(recursive=True)) - before
+    _, running = psutil.wait_procs(started, timeout=60)
+    commands = [" ".join(process.cmdline()) for process in running]
+    for process in running:
+        process.kill()
+    assert not commands, f"processes left running: {commands}"

@@ -6,9 +6,7 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +16,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 import undrift as ud
-from undrift.cli import example
-from undrift.cli import main as cli
+from processes import LIMIT, started, wait_until
+from undrift.cli import app, example
 from undrift.simulation import progress
 from undrift.storage.directory import RunDirectory
 
@@ -31,7 +29,7 @@ Undrift = Callable[..., Result]
 def undrift(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Undrift:
     """Runs a command in an empty directory."""
     monkeypatch.chdir(tmp_path)
-    return lambda *args: CliRunner().invoke(cli.app, [str(arg) for arg in args], prog_name="undrift")
+    return lambda *args: CliRunner().invoke(app, [str(arg) for arg in args], prog_name="undrift")
 
 
 def refused(result: Result, message: str, code: int = 2) -> None:
@@ -42,12 +40,7 @@ def refused(result: Result, message: str, code: int = 2) -> None:
     assert message in result.stderr
 
 
-def process(*args: str, cwd: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "undrift", *args]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
-    )
+UNDRIFT = (sys.executable, "-m", "undrift")
 
 
 # run
@@ -103,7 +96,12 @@ def test_run_is_simulate(undrift: Undrift) -> None:
         ud.algorithms.FedProx(mu=0.1),
         "softmax",
         ud.data.load("digits", "classes:2", 10, 3),
-        **{"rounds": 3, "cohort": 2, "epochs": 2, "lr": 0.5, "batch_size": None, "seed": 3},
+        rounds=3,
+        cohort=2,
+        epochs=2,
+        lr=0.5,
+        batch_size=None,
+        seed=3,
     )
     history = expected.history
     assert summary["accuracy"] == history["accuracy"].iloc[-1]
@@ -318,16 +316,13 @@ def test_resume_refuses(arguments: tuple[str, ...], message: str, undrift: Undri
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs signals")
-def test_ctrl_c_saves_what_resume_goes_on_with(tmp_path: Path, undrift: Undrift) -> None:
-    running = process("run", "-a", "fedhbm", *QUICK, "--rounds", "100000", "--out", "x", cwd=tmp_path)
-    log = tmp_path / "x" / "rounds.jsonl"
-    deadline = time.monotonic() + 60
-    while not (log.exists() and log.read_text().count("\n") > 3):
-        assert running.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=60)
+def test_resume_continues_what_ctrl_c_saved(tmp_path: Path, undrift: Undrift) -> None:
+    rounds = tmp_path / "x" / "rounds.jsonl"
+    endless = ("--rounds", "100000", "--set", "run.engine=batched")  # `auto` would compile so long a run
+    with started([*UNDRIFT, "run", "-a", "fedhbm", *QUICK, *endless, "--out", "x"], cwd=tmp_path) as running:
+        wait_until(lambda: rounds.exists() and rounds.read_text().count("\n") > 3, running)
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=LIMIT)
     assert running.returncode == 130
     assert not out
     match = re.fullmatch(r"undrift: interrupted after round (\d+); go on with: undrift resume x\n", err)
@@ -450,8 +445,8 @@ def test_every_command_has_help_with_an_example(command: str, undrift: Undrift) 
 
 
 def test_no_traceback_in_a_real_shell(tmp_path: Path) -> None:
-    running = process("run", "-a", "fedhb", cwd=tmp_path)
-    out, err = running.communicate(timeout=60)
+    with started([*UNDRIFT, "run", "-a", "fedhb"], cwd=tmp_path) as running:
+        out, err = running.communicate(timeout=LIMIT)
     assert (running.returncode, out) == (2, "")
     assert err == "undrift: error: unknown algorithm 'fedhb'; did you mean 'fedhbm'?\n"
 
@@ -482,23 +477,27 @@ class Terminal:
     def isatty(self) -> bool:
         return True
 
+    @property
+    def plain(self) -> str:
+        """What was written, without the codes that colour it and move the cursor."""
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.text)
+
 
 def test_one_bar_for_all_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
-    row = {"accuracy": 0.5, "train_loss": 1.0}
+
+    def run(label: str, rounds: int) -> None:
+        with progress.meter(label, 4) as tick:
+            for done in range(1, rounds + 1):
+                tick(done, {"accuracy": 0.5, "train_loss": 1.0})
+            wait_until(lambda: bool(re.search(f"{label}.*accuracy 50.0%", terminal.plain)))  # a thread redraws the bars
+
     with progress.together("2 runs", 8):
-        for label, rounds in (("First", 4), ("Second", 1)):  # the second one ends early
-            with progress.meter(label, 4) as tick:
-                for done in range(1, rounds + 1):
-                    tick(done, row)
-                time.sleep(0.2)  # a bar is drawn ten times a second
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.text)
-    assert "First" in plain
-    assert "Second" in plain
-    assert "accuracy 50.0%" in plain
-    last = plain.rstrip().splitlines()[-1]
+        run("First", rounds=4)
+        run("Second", rounds=1)  # ends early
+    last = terminal.plain.rstrip().splitlines()[-1]
     assert "2 runs" in last
     assert "8/8" in last

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import hub_files
-from undrift.cli.main import app
+from undrift.cli import app
 
 
 @pytest.fixture(autouse=True)
