@@ -1,4 +1,4 @@
-"""The twin of `undrift.engines.kernels` in plain PyTorch, one client after another, and how to compare the two."""
+"""`undrift.accelerate.kernels` in plain PyTorch, one client after another, and how to compare the two."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def convolve(
         own = spread_out(first(x[i % len(x)]), geometry.spread)
         kernel = first(weight[i % len(weight)])
         margin = [*(2 * [geometry.padding[1]]), *(2 * [geometry.padding[0]])]
-        # Room for every window, also where a stride left pixels over.
+        # Padding for every window, also where a stride left pixels over.
         missing = [
             max(0, (n - 1) * t + d * (k - 1) + 1 - (s + 2 * p))
             for n, t, k, d, p, s in zip(
@@ -97,8 +97,8 @@ def correlate(
     return torch.stack(weights), full.sum((1, 2, 3))
 
 
-def turned(given: Tensor, dtype: torch.dtype, *, shares: bool = False, flip: int = 1) -> Tensor:
-    out = (given.sum(0) if shares else given).mT
+def transposed(tensor: Tensor, dtype: torch.dtype, *, shares: bool = False, flip: int = 1) -> Tensor:
+    out = (tensor.sum(0) if shares else tensor).mT
     if flip > 1:
         out = out.unflatten(-2, (-1, flip)).flip(-2).flatten(-3, -2)
     return out.to(dtype).contiguous()
@@ -134,15 +134,15 @@ CASES = (
 
 def compare(case: Case, device: str, tolerance: float, dtype: torch.dtype = torch.float32) -> None:
     """The kernels against the above, forward, both gradients, and where a tensor is shared by all clients."""
+    from undrift.accelerate import kernels
     from undrift.accelerate.convolution import Spec
-    from undrift.engines import kernels
 
     generator = torch.Generator().manual_seed(0)
 
     def numbers(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator).to(device, dtype)
 
-    spec = Spec(case.kernel, case.stride, case.padding, case.dilation, case.pooled, dtype)
+    spec = Spec(case.kernel, case.stride, case.padding, case.dilation, pooled=case.pooled, dtype=dtype)
     size = spec.size((case.height, case.width))
     own = numbers(case.clients, case.batch, case.height, case.width, case.channels)
     taps = case.kernel[0] * case.kernel[1] * case.channels
@@ -155,26 +155,27 @@ def compare(case: Case, device: str, tolerance: float, dtype: torch.dtype = torc
         assert float((found.double() - expected.double()).abs().max()) <= tolerance * scale
 
     for x in (own, own[:1]):
-        given: Any = (x, weight, bias, size)
-        out, code = kernels.convolve(*given, kernels.Geometry(*geometry), case.clients, pool=case.pooled)
-        exact = (x.double(), weight.double(), bias.double(), size)
-        expected, chosen = convolve(*exact, Geometry(*geometry), case.clients, pool=case.pooled)
+        options: Any = {"size": size, "clients": case.clients, "pool": case.pooled}
+        out, code = kernels.convolve(x, weight, bias, geometry=kernels.Geometry(*geometry), **options)
+        exact = (x.double(), weight.double(), bias.double())
+        expected, chosen = convolve(*exact, geometry=Geometry(*geometry), **options)
         near(out, expected)
         if code is not None and chosen is not None:
             assert float((code != chosen).double().mean()) <= 10 * tolerance  # rounding decides ties
         slope = numbers(*out.shape)
-        weights, biases = kernels.correlate(x, slope, code, size, kernels.Geometry(*geometry))
-        near(weights, correlate(x.double(), slope.double(), code, size, Geometry(*geometry))[0])
-        near(biases, correlate(x.double(), slope.double(), code, size, Geometry(*geometry))[1])
+        weights, biases = kernels.correlate(x, slope, code, size=size, geometry=kernels.Geometry(*geometry))
+        exact_gradients = correlate(x.double(), slope.double(), code, size=size, geometry=Geometry(*geometry))
+        near(weights, exact_gradients[0])
+        near(biases, exact_gradients[1])
         if code is not None:
             assert torch.equal(kernels.unpool(slope, code, size), unpool(slope, code, size))
     margin: Any = tuple(d * (k - 1) - p for k, p, d in zip(case.kernel, case.padding, case.dilation, strict=True))
     back = (case.kernel, (1, 1), margin, case.dilation, case.stride)
     slope = numbers(case.clients, case.batch, *size, case.outputs)
     flat = first(weight).contiguous().flatten(2)
-    around = kernels.turned(flat, dtype, flip=case.kernel[0] * case.kernel[1])
-    assert torch.equal(around, turned(flat, dtype, flip=case.kernel[0] * case.kernel[1]))
-    around = around.view(case.clients, case.channels, *case.kernel, case.outputs)
-    found, _ = kernels.convolve(slope, around, None, (case.height, case.width), kernels.Geometry(*back), case.clients)
-    exact_back: Any = (slope.double(), around.double(), None, (case.height, case.width), Geometry(*back), case.clients)
-    near(found, convolve(*exact_back)[0])
+    flipped = kernels.transposed(flat, dtype, flip=case.kernel[0] * case.kernel[1])
+    assert torch.equal(flipped, transposed(flat, dtype, flip=case.kernel[0] * case.kernel[1]))
+    flipped = flipped.view(case.clients, case.channels, *case.kernel, case.outputs)
+    shape: Any = {"size": (case.height, case.width), "clients": case.clients}
+    found, _ = kernels.convolve(slope, flipped, None, geometry=kernels.Geometry(*back), **shape)
+    near(found, convolve(slope.double(), flipped.double(), None, geometry=Geometry(*back), **shape)[0])

@@ -1,1 +1,1 @@
-"""Kernels and layouts that are faster than PyTorch's own. They know modules and tensors, nothing else."""
+"""Faster kernels and memory layouts for PyTorch's modules. Knows modules and tensors, nothing of federations."""

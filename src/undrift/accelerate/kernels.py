@@ -1,12 +1,12 @@
-"""Convolutions with different weights for every client, in Triton: implicit matrix products, pooling in passing.
+"""Convolutions with different weights for every client, in Triton: implicit matrix products with fused pooling.
 
-A grouped convolution, which is what `vmap` makes of them, runs at a few per cent of a GPU's rate. Here the pixels of a
-client's batch are the rows of a matrix product and the taps of the kernel, channels last, its inner dimension; patches
-are gathered while it runs and never stored. All tensors are contiguous, channels last: inputs [n, B, H, W, C], outputs
-[n, B, OH, OW, F], weights [n, F, KH, KW, C]. A tensor that all clients share has n = 1.
+A grouped convolution, which is what `vmap` makes of them, reaches a few per cent of a GPU's peak rate. Here the pixels
+of a client's batch are the rows of a matrix product and the taps of the kernel, channels last, its inner dimension;
+patches are gathered on the fly and never stored. All tensors are contiguous, channels last: inputs [n, B, H, W, C],
+outputs [n, B, OH, OW, F], weights [n, F, KH, KW, C]. A tensor that all clients share has n = 1.
 
-With pooling (2×2) only the largest value of a window is stored, and which one it was: 0 to 3, or 4 if it is not
-positive and ReLU lets nothing back through. Gradients are taken apart again where they are read.
+With 2×2 pooling only the largest value of a window is stored, and its position: 0 to 3, or 4 if it is not positive, so
+that ReLU blocks the gradient. Gradients are expanded to all pixels where they are read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 
 
 class Geometry(NamedTuple):
-    """How pixels of the output lie over those of the input. `spread`: how far apart input pixels lie, zeros between."""
+    """How output pixels map to input pixels. `spread`: the distance between input pixels, with zeros between them."""
 
     kernel: tuple[int, int]
     stride: tuple[int, int]
@@ -30,7 +30,7 @@ class Geometry(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """What one program computes, and how it is scheduled."""
+    """The block that one Triton program computes, and how it is scheduled."""
 
     pixels: int
     channels: int
@@ -44,7 +44,7 @@ def _patch(
     x, image, y, z, valid, k, K: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, KW: tl.constexpr,
     DY: tl.constexpr, DX: tl.constexpr, SY: tl.constexpr, SX: tl.constexpr, BOUNDED: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """Inputs under taps `k` of windows that begin at (y, z) of their image [pixels, taps]; zero outside."""
+    """Inputs under taps `k` of windows that start at (y, z) of their image [pixels, taps]; zero outside."""
     tap = k // C
     channel = k % C
     down = (tap // KW) * DY
@@ -68,7 +68,7 @@ def _patch(
 
 @triton.jit
 def _window(p, OH: tl.constexpr, OW: tl.constexpr, POOL: tl.constexpr):
-    """Image, row and column of output pixels; with pooling, the four pixels of a window are neighbours."""
+    """Image, row and column of output pixels; with pooling, the four pixels of a window are consecutive."""
     if POOL:
         q = p // 4
         rest = q // (OW // 2)
@@ -113,7 +113,7 @@ def _convolve(
         q = tl.program_id(0) * (BP // 4) + tl.arange(0, BP // 4)
         place = client * (P // 4) * F + q[:, None] * F + o[None, :]
         inside = (q < P // 4)[:, None] & (o < F)[None, :]
-        dead = top <= 0  # not `top > 0` the other way round: what is not a number must stay so
+        dead = top <= 0  # not `top > 0` negated, so that NaN stays NaN
         tl.store(out + place, tl.where(dead, 0.0, top).to(out.dtype.element_ty), inside)
         tl.store(code + place, tl.where(dead, 4, which).to(tl.uint8), inside)
     else:
@@ -129,7 +129,7 @@ def _correlate(
     PRECISION: tl.constexpr, SHARES: tl.constexpr, BP: tl.constexpr, BO: tl.constexpr,
     BK: tl.constexpr,
 ):  # fmt: skip
-    """One share of the pixels' part in the gradient of the weights, and of the bias."""
+    """The contribution of one share of the pixels to the gradients of the weights and of the bias."""
     client = tl.program_id(2).to(tl.int64)
     share = tl.program_id(1) % SHARES
     k = tl.program_id(0) * BK + tl.arange(0, BK)
@@ -165,11 +165,11 @@ def _correlate(
 
 
 @triton.jit
-def _turn(
+def _transpose(
     given, out, SHARES: tl.constexpr, A: tl.constexpr, B: tl.constexpr, FLIP: tl.constexpr, BA: tl.constexpr,
     BB: tl.constexpr,
 ):  # fmt: skip
-    """Sums shares [SHARES, rows, A, B] and swaps the last two axes, groups of FLIP along B in reversed order."""
+    """Sums shares [SHARES, rows, A, B] and transposes the last two axes, groups of FLIP along B in reversed order."""
     row = tl.program_id(0).to(tl.int64)
     a = tl.program_id(1) * BA + tl.arange(0, BA)
     b = tl.program_id(2) * BB + tl.arange(0, BB)
@@ -214,7 +214,7 @@ def convolve(
     pool: bool = False,
     tile: Tile | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """The convolution, of `size` [OH, OW] before pooling; with pooling, also which value of a window was chosen."""
+    """The convolution, of `size` [OH, OW] before pooling; with pooling, also the chosen position in every window."""
     batch, height, width, channels = x.shape[1:]
     outputs, taps = weight.shape[1], weight.shape[2:].numel()
     high, wide = (2 * (size[0] // 2), 2 * (size[1] // 2)) if pool else size
@@ -224,7 +224,7 @@ def convolve(
     which = torch.empty(shape, dtype=torch.uint8, device=x.device) if pool else None
     (_, kw), stride, padding, dilation, spread = geometry
     bounded = _bounded(geometry, size, (height, width))
-    chosen = tile or _tile_forward(outputs, taps, channels, bounded, x.dtype)
+    chosen = tile or _tile_forward(outputs, channels, bounded, x.dtype)
     _convolve[(triton.cdiv(pixels, chosen.pixels), triton.cdiv(outputs, chosen.channels), clients)](
         x, weight, x if bias is None else bias, out, out if which is None else which,
         _per_client(x), _per_client(weight), 0 if bias is None else _per_client(bias), pixels,
@@ -266,24 +266,24 @@ def correlate(
         _bounded(geometry, size, (height, width)), code is not None, _precision(x), parts,
         chosen.pixels, chosen.channels, chosen.taps, num_warps=chosen.warps, num_stages=chosen.stages,
     )  # fmt: skip
-    weights = turned(out.view(parts, clients, outputs, kh * kw, channels), torch.float32, shares=True)
+    weights = transposed(out.view(parts, clients, outputs, kh * kw, channels), torch.float32, shares=True)
     return weights.view(clients, outputs, channels, kh, kw), along.sum(0)
 
 
-def turned(given: Tensor, dtype: torch.dtype, *, shares: bool = False, flip: int = 1) -> Tensor:
+def transposed(tensor: Tensor, dtype: torch.dtype, *, shares: bool = False, flip: int = 1) -> Tensor:
     """A contiguous tensor [..., A, B] as [..., B, A]; with `shares`, summed over its first axis."""
-    *leading, a, b = given.shape
+    *leading, a, b = tensor.shape
     count = leading.pop(0) if shares else 1
-    out = torch.empty(*leading, b, a, dtype=dtype, device=given.device)
+    out = torch.empty(*leading, b, a, dtype=dtype, device=tensor.device)
     rows = out.numel() // (a * b)
     sides = (min(32, triton.next_power_of_2(a)), min(64, triton.next_power_of_2(b)))
     grid = (rows, triton.cdiv(a, sides[0]), triton.cdiv(b, sides[1]))
-    _turn[grid](given, out, count, a, b, flip, *sides, num_warps=4)
+    _transpose[grid](tensor, out, count, a, b, flip, *sides, num_warps=4)
     return out
 
 
 def unpool(pooled: Tensor, code: Tensor, size: tuple[int, int]) -> Tensor:
-    """Gradients of a pooled output [n, B, OH/2, OW/2, F] back at the pixels they came from [n, B, OH, OW, F]."""
+    """Gradients of a pooled output [n, B, OH/2, OW/2, F] at the pixels that were chosen [n, B, OH, OW, F]."""
     clients, batch, high, wide, outputs = pooled.shape
     out = pooled.new_zeros if (size[0] % 2 or size[1] % 2) else pooled.new_empty
     spread = out((clients, batch, *size, outputs))
@@ -293,22 +293,22 @@ def unpool(pooled: Tensor, code: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def _per_client(tensor: Tensor) -> int:
-    """Elements from one client to the next; none if all share the tensor."""
+    """Elements from one client to the next; 0 if all share the tensor."""
     return 0 if len(tensor) == 1 else tensor[0].numel()
 
 
-def _bounded(geometry: Geometry, size: tuple[int, int], given: tuple[int, int]) -> bool:
-    """Whether a window may look over the edge."""
+def _bounded(geometry: Geometry, size: tuple[int, int], input_size: tuple[int, int]) -> bool:
+    """Whether a window may reach beyond the edge of the image."""
     return any(
         p != 0 or (out - 1) * t + (k - 1) * d >= side
         for out, side, k, t, p, d in zip(
-            size, given, geometry.kernel, geometry.stride, geometry.padding, geometry.dilation, strict=True
+            size, input_size, geometry.kernel, geometry.stride, geometry.padding, geometry.dilation, strict=True
         )
     )
 
 
 def _precision(x: Tensor) -> str:
-    """How single precision is multiplied; half precisions do not ask."""
+    """How factors in single precision are multiplied; for half precision it makes no difference."""
     fast = torch.backends.cuda.matmul.fp32_precision == "tf32"  # type: ignore[attr-defined]
     return "tf32" if x.dtype is torch.float32 and fast else "ieee"
 
@@ -316,20 +316,21 @@ def _precision(x: Tensor) -> str:
 # Tiles were measured on an H200 for the two convolutions of the LeNet of Hsu et al. (3→64 and 64→64 channels, 5×5).
 
 
-def _tile_forward(outputs: int, taps: int, channels: int, bounded: bool, dtype: torch.dtype) -> Tile:
+def _tile_forward(outputs: int, channels: int, bounded: bool, dtype: torch.dtype) -> Tile:
     wide = min(64, _power(outputs))
     if channels < 16:  # scattered reads
-        return Tile(128, wide, 16, 4, 2)
+        return Tile(128, wide, 16, warps=4, stages=2)
     inner = min(32 if dtype is torch.float32 else 64, _power(channels))
-    return Tile(128, wide, inner, 4, 3) if bounded else Tile(256, wide, inner, 8, 3)
+    pixels, warps = (128, 4) if bounded else (256, 8)
+    return Tile(pixels, wide, inner, warps=warps, stages=3)
 
 
 def _tile_backward(outputs: int, taps: int, channels: int, dtype: torch.dtype) -> Tile:
     wide, inner = min(64, _power(outputs)), min(128, _power(taps))
     if dtype is torch.float32:
-        # Two warps: Hopper's own products want the inner dimension first in memory, which for tf32 cannot be had here.
-        return Tile(32, wide, inner, 4 if channels < 16 else 2, 3)
-    return Tile(32 if channels < 16 else 64, wide, inner, 4, 3)
+        # Two warps: Hopper's own products want the inner dimension first in memory, which tf32 does not allow here.
+        return Tile(32, wide, inner, warps=4 if channels < 16 else 2, stages=3)
+    return Tile(32 if channels < 16 else 64, wide, inner, warps=4, stages=3)
 
 
 def _power(count: int) -> int:
@@ -338,5 +339,5 @@ def _power(count: int) -> int:
 
 
 def _shares(programs: int, blocks: int) -> int:
-    """Into how many parts the pixels are cut so that the GPU is busy; always the same for the same work."""
+    """Into how many shares the pixels are split to keep the GPU busy; depends on nothing but the sizes."""
     return max(1, min(blocks, 512 // programs))

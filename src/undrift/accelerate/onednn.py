@@ -1,9 +1,9 @@
-"""Convolutions that follow one another, in the layout in which a CPU computes them.
+"""Consecutive convolutions that keep their tensors in oneDNN's blocked layout.
 
-oneDNN, which computes PyTorch's convolutions on a CPU, keeps channels in blocks of 8 or 16. Every convolution turns its
-input into that layout and its output back, and what lies between two of them, ReLU and pooling, is slower in the
-ordinary layout than in theirs. Inside an `nn.Sequential`, such layers can hand their tensors on as they are; and ReLU
-has a quarter of the work after a 2×2 pooling, where it gives the same numbers as before it.
+oneDNN, which computes PyTorch's convolutions on a CPU, keeps channels in blocks of 8 or 16. Every convolution converts
+its input to that layout and its output back, and ReLU and pooling between two of them are slower in the ordinary
+layout. Inside an `nn.Sequential`, such layers can pass their tensors on without conversions. ReLU is moved behind
+pooling, where it gives the same numbers for a quarter of the work.
 """
 
 from __future__ import annotations
@@ -15,32 +15,34 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from undrift.core import torch_private
+
 Layer = Callable[[Tensor], Tensor]
 
 
 def connect(module: nn.Module) -> bool:
-    """Let the layers of every `nn.Sequential` in this module hand their tensors on, in place; says whether any can.
+    """Let the layers of every `nn.Sequential` in this module pass blocked tensors on; returns whether there are any.
 
-    The module may then be called with single precision on a CPU, and not under `vmap`.
+    Changes the module in place. It may then be called in single precision on a CPU only, and not under `vmap`.
     """
     found = False
     for part in module.modules() if torch.backends.mkldnn.is_available() else ():
-        if type(part) is nn.Sequential and (inner := _stacked(list(part))):
+        if type(part) is nn.Sequential and (inner := _blocked(list(part))):
             found, part.forward = True, partial(_forward, part, inner, _steps(list(part), inner))  # type: ignore[method-assign]
     return found
 
 
-def _stacked(layers: list[nn.Module]) -> frozenset[int]:
-    """Places of the layers that may work in blocks: convolutions, and what follows them; never a convolution alone."""
+def _blocked(layers: list[nn.Module]) -> frozenset[int]:
+    """Indices of the layers in the blocked layout: convolutions and what follows them, never one convolution alone."""
     found: set[int] = set()
-    for place, (layer, after) in enumerate(pairwise(layers)):
-        if (_convolves(layer) or place in found) and _fits(after):
-            found |= {place, place + 1}
+    for index, (layer, after) in enumerate(pairwise(layers)):
+        if (_convolves(layer) or index in found) and _fits(after):
+            found |= {index, index + 1}
     return frozenset(found)
 
 
 def _steps(layers: list[nn.Module], inner: frozenset[int]) -> list[tuple[Layer, bool]]:
-    """What to compute one after another, and whether in blocks."""
+    """The layers in the order of computation, and whether each uses the blocked layout."""
     order = list(range(len(layers)))
     for first, second in pairwise(range(len(layers))):
         if {first, second} <= inner and type(layers[first]) is nn.ReLU and type(layers[second]) is nn.MaxPool2d:
@@ -49,15 +51,19 @@ def _steps(layers: list[nn.Module], inner: frozenset[int]) -> list[tuple[Layer, 
 
 
 def _forward(stack: nn.Sequential, inner: frozenset[int], steps: list[tuple[Layer, bool]], x: Tensor) -> Tensor:
-    if any(layer._forward_hooks or layer._forward_pre_hooks for i, layer in enumerate(stack) if i in inner):
-        for plain in stack:  # somebody watches what lies between
+    if any(_has_hooks(layer) for index, layer in enumerate(stack) if index in inner):
+        for plain in stack:  # hooks expect ordinary tensors in the order of the layers
             x = plain(x)
         return x
-    for layer, in_blocks in steps:
-        if in_blocks != x.is_mkldnn:
-            x = x.to_mkldnn() if in_blocks else x.to_dense()
+    for layer, blocked in steps:
+        if blocked != x.is_mkldnn:
+            x = x.to_mkldnn() if blocked else x.to_dense()
         x = layer(x)
     return x.to_dense() if x.is_mkldnn else x
+
+
+def _has_hooks(layer: nn.Module) -> bool:
+    return torch_private.has_forward_hooks(layer) or torch_private.has_forward_pre_hooks(layer)
 
 
 def _fits(layer: nn.Module) -> bool:

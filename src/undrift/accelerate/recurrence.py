@@ -1,8 +1,8 @@
 """The recurrence of an LSTM for many clients at once.
 
-It is a function with a derivative of its own: what does not depend on the previous step is computed for all steps at
-once, so that a step is a product and a few operations, on a GPU one, instead of the many that a tape would record.
-`accelerate` lets PyTorch's own `nn.LSTM`, which knows neither `vmap` nor `torch.func.grad`, use it under them.
+It is an autograd function of its own: whatever does not depend on the previous time step is computed for all steps at
+once, so that a step takes a matrix product and a few operations (one on a GPU) instead of the many that autograd would
+record. `accelerate` lets `nn.LSTM`, which supports neither `vmap` nor `torch.func.grad`, use it under them.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from undrift.core import torch_private
+
 State = tuple[Tensor, Tensor]
 
 
 def transformed() -> bool:
-    """Whether somebody is under `vmap` or `torch.func.grad`."""
-    return bool(torch._C._are_functorch_transforms_active())
+    """Whether the caller runs under `vmap` or `torch.func.grad`."""
+    return torch_private.in_functorch()
 
 
 def layer(x: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     """Hidden states [B, T, U] and the last cell [B, U] for samples [B, T, inputs]; both start at zero."""
     inputs = F.linear(x, weight_ih, bias)  # [B, T, 4 U]: all steps in one product
-    kind, half = x.device.type, torch.is_autocast_enabled(x.device.type)
-    dtype = torch.get_autocast_dtype(kind) if half else inputs.dtype
-    with torch.autocast(kind, enabled=False):
+    device, half = x.device.type, torch.is_autocast_enabled(x.device.type)
+    dtype = torch.get_autocast_dtype(device) if half else inputs.dtype
+    with torch.autocast(device, enabled=False):
         hidden, last, *_ = _apply(_Recurrence, inputs.to(dtype), weight_hh.to(dtype))
     return hidden, last
 
@@ -38,18 +40,18 @@ def suits(part: nn.RNNBase) -> bool:
 
 
 def accelerate(module: nn.Module) -> None:
-    """Prepare the LSTMs of a module in place; outside of transformations nothing changes."""
+    """Let the LSTMs of a module use this recurrence under `vmap` and `torch.func.grad`; elsewhere nothing changes."""
     for part in module.modules():
         if isinstance(part, nn.LSTM) and suits(part) and "forward" not in vars(part):
-            vars(part)["forward"] = partial(_forward_of, part)
+            vars(part)["forward"] = partial(_lstm_forward, part)
 
 
-def _forward_of(part: nn.LSTM, input: Any, hx: State | None = None) -> tuple[Tensor, State]:
-    """What `nn.LSTM` gives for arguments of the same names."""
+def _lstm_forward(part: nn.LSTM, input: Any, hx: State | None = None) -> tuple[Tensor, State]:
+    """The results of `nn.LSTM.forward`, whose arguments have the same names."""
     if not transformed():
         return nn.LSTM.forward(part, input, hx)
     if hx is not None or not isinstance(input, Tensor) or input.ndim != 3:
-        raise NotImplementedError("an nn.LSTM for many clients starts at zero and takes samples of one length")
+        raise NotImplementedError("nn.LSTM for many clients supports neither an initial state nor packed sequences")
     x = input if part.batch_first else input.transpose(0, 1)
     states: list[tuple[Tensor, Tensor]] = []
     for number in range(part.num_layers):
@@ -66,8 +68,10 @@ def _apply(function: type[torch.autograd.Function], *given: Tensor) -> Any:
 
 
 class _Recurrence(torch.autograd.Function):
-    """Hidden states [B, T, U] and the last cell [B, U] of what the inputs contribute to the gates [B, T, 4U]; with
-    gates and cells, which the derivative needs."""
+    """From the inputs' contribution to the gates [B, T, 4U]: hidden states [B, T, U] and the last cell [B, U].
+
+    Gates and cells are returned, too, as the derivative needs them.
+    """
 
     @staticmethod
     def forward(inputs: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
@@ -108,16 +112,16 @@ def _stacked(given: tuple[Tensor, ...], axes: tuple[int | None, ...]) -> list[Te
     return [v[None] if axis is None else v.movedim(axis, 0) for v, axis in zip(given, axes, strict=True)]
 
 
-# Of n clients at once. In memory time comes first: [n, B, T, ...] is a view of [T, n, B, ...].
+# For n clients at once. In memory, time is the first axis: [n, B, T, ...] is a view of [T, n, B, ...].
 
 
 def _forward(inputs: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Hidden states, the last cell, gates after their sigmoid or tanh, and cells."""
     n, units = max(len(inputs), len(weight)), weight.shape[-1]
-    given = inputs.expand(n, *inputs.shape[1:]).movedim(2, 0).contiguous()
-    turned = weight.mT.expand(n, units, 4 * units)
-    walk = _fused_forward if given.is_cuda else _plain_forward
-    hidden, gates, cells = walk(given, turned)
+    by_step = inputs.expand(n, *inputs.shape[1:]).movedim(2, 0).contiguous()
+    transposed = weight.mT.expand(n, units, 4 * units)
+    run_steps = _fused_forward if _has_fused_cell(by_step) else _plain_forward
+    hidden, gates, cells = run_steps(by_step, transposed)
     return hidden.movedim(0, 2), cells[-1].clone(), gates.movedim(0, 2), cells.movedim(0, 2)
 
 
@@ -125,62 +129,76 @@ def _backward(
     gradient: Tensor, last: Tensor, weight: Tensor, hidden: Tensor, gates: Tensor, cells: Tensor
 ) -> tuple[Tensor, Tensor]:
     n = max(map(len, (gradient, last, weight, hidden)))
-    given = (v.expand(n, *v.shape[1:]) for v in (gradient, hidden, gates, cells))
-    gradient, hidden, gates, cells = (v.movedim(2, 0) for v in given)
-    walk = _fused_backward if gates.is_cuda else _plain_backward
-    found = walk(gradient, last.expand(n, *last.shape[1:]), weight.expand(n, *weight.shape[1:]), gates, cells)
-    later = found[1:].permute(1, 3, 0, 2).flatten(2)  # [n, 4U, (T-1) B]
-    return found.movedim(0, 2), later @ hidden[:-1].movedim(1, 0).flatten(1, 2)
+    each = (v.expand(n, *v.shape[1:]) for v in (gradient, hidden, gates, cells))
+    gradient, hidden, gates, cells = (v.movedim(2, 0) for v in each)
+    run_steps = _fused_backward if _has_fused_cell(gates) else _plain_backward
+    by_step = run_steps(
+        gradient=gradient,
+        last=last.expand(n, *last.shape[1:]),
+        weight=weight.expand(n, *weight.shape[1:]),
+        gates=gates,
+        cells=cells,
+    )
+    later = by_step[1:].permute(1, 3, 0, 2).flatten(2)  # [n, 4U, (T-1) B]
+    return by_step.movedim(0, 2), later @ hidden[:-1].movedim(1, 0).flatten(1, 2)
 
 
-def _plain_forward(given: Tensor, turned: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    units = turned.shape[1]
-    gates = given.clone()
-    hidden, cells = (given.new_empty(*given.shape[:-1], units) for _ in range(2))
-    for t in range(len(given)):
+def _has_fused_cell(tensor: Tensor) -> bool:
+    return tensor.is_cuda and torch_private.fused_lstm_cell() is not None
+
+
+def _plain_forward(inputs: Tensor, transposed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    units = transposed.shape[1]
+    gates = inputs.clone()
+    hidden, cells = (inputs.new_empty(*inputs.shape[:-1], units) for _ in range(2))
+    for t in range(len(inputs)):
         now, cell = gates[t], cells[t]
         if t:
-            torch.baddbmm(now, hidden[t - 1], turned, out=now)
-        take, keep, new, show = now.chunk(4, -1)
+            torch.baddbmm(now, hidden[t - 1], transposed, out=now)
+        input_gate, forget_gate, candidate, output_gate = now.chunk(4, -1)
         now[..., : 2 * units].sigmoid_()
-        new.tanh_()
-        show.sigmoid_()
-        torch.mul(take, new, out=cell)
+        candidate.tanh_()
+        output_gate.sigmoid_()
+        torch.mul(input_gate, candidate, out=cell)
         if t:
-            cell.addcmul_(keep, cells[t - 1])
-        torch.mul(show, cell.tanh(), out=hidden[t])
+            cell.addcmul_(forget_gate, cells[t - 1])
+        torch.mul(output_gate, cell.tanh(), out=hidden[t])
     return hidden, gates, cells
 
 
-def _plain_backward(gradient: Tensor, cell: Tensor, weight: Tensor, gates: Tensor, cells: Tensor) -> Tensor:
-    take, keep, new, show = gates.chunk(4, -1)
-    shown, before = cells.tanh(), torch.cat([torch.zeros_like(cells[:1]), cells[:-1]])
-    # How the sums in front of the gates act on the cell, three of them, and the last one on the hidden state.
-    slopes = torch.cat([new * take * (1 - take), before * keep * (1 - keep), take * (1 - new.square())], -1)
-    slopes = torch.cat([slopes, shown * show * (1 - show)], -1)
-    revealed = show * (1 - shown.square())  # how the cell acts on the hidden state
-    found = torch.empty_like(slopes)
+def _plain_backward(gradient: Tensor, last: Tensor, weight: Tensor, gates: Tensor, cells: Tensor) -> Tensor:
+    """Gradients of the sums in front of the gates [T, n, B, 4U]; `last` is the gradient of the last cell."""
+    i, f, g, o = gates.chunk(4, -1)  # input gate, forget gate, candidate, output gate
+    squashed, before = cells.tanh(), torch.cat([torch.zeros_like(cells[:1]), cells[:-1]])
+    # Derivatives of the cell by the first three sums, and of the hidden state by the last.
+    slopes = torch.cat([g * i * (1 - i), before * f * (1 - f), i * (1 - g.square())], -1)
+    slopes = torch.cat([slopes, squashed * o * (1 - o)], -1)
+    hidden_by_cell = o * (1 - squashed.square())
+    gradients = torch.empty_like(slopes)
+    cell = last
     for t in reversed(range(len(gates))):
-        state = gradient[t] if t == len(gates) - 1 else torch.baddbmm(gradient[t], found[t + 1], weight)
-        cell = torch.addcmul(cell, state, revealed[t])
-        torch.mul(torch.cat([cell, cell, cell, state], -1), slopes[t], out=found[t])
-        cell = cell * keep[t]
-    return found
+        state = gradient[t] if t == len(gates) - 1 else torch.baddbmm(gradient[t], gradients[t + 1], weight)
+        cell = torch.addcmul(cell, state, hidden_by_cell[t])
+        torch.mul(torch.cat([cell, cell, cell, state], -1), slopes[t], out=gradients[t])
+        cell = cell * f[t]
+    return gradients
 
 
-# The same by PyTorch's fused cells, which only GPUs have.
+# The same with PyTorch's fused cells, which exist on GPUs only.
 
 
-def _fused_forward(given: Tensor, turned: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    shape, units = given.shape[1:-1], turned.shape[1]
-    recurrent, cell = torch.zeros_like(given[0]), given.new_zeros(shape.numel(), units)
+def _fused_forward(inputs: Tensor, transposed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    fused = torch_private.fused_lstm_cell()
+    assert fused is not None
+    shape, units = inputs.shape[1:-1], transposed.shape[1]
+    recurrent, cell = torch.zeros_like(inputs[0]), inputs.new_zeros(shape.numel(), units)
     hidden: list[Tensor] = []
     gates: list[Tensor] = []
     cells: list[Tensor] = []
-    for now in given:
+    for now in inputs:
         if hidden:
-            recurrent = torch.bmm(hidden[-1], turned)
-        state, cell, gate = torch.ops.aten._thnn_fused_lstm_cell(now.flatten(0, -2), recurrent.flatten(0, -2), cell)
+            recurrent = torch.bmm(hidden[-1], transposed)
+        state, cell, gate = fused[0](now.flatten(0, -2), recurrent.flatten(0, -2), cell)
         hidden.append(state.view(*shape, units))
         gates.append(gate.view(*shape, 4 * units))
         cells.append(cell.view(*shape, units))
@@ -188,13 +206,15 @@ def _fused_forward(given: Tensor, turned: Tensor) -> tuple[Tensor, Tensor, Tenso
 
 
 def _fused_backward(gradient: Tensor, last: Tensor, weight: Tensor, gates: Tensor, cells: Tensor) -> Tensor:
-    shape, nothing = gates.shape[1:], torch.zeros_like(cells[0])
-    found: list[Tensor] = []
+    fused = torch_private.fused_lstm_cell()
+    assert fused is not None
+    shape, zero = gates.shape[1:], torch.zeros_like(cells[0])
+    gradients: list[Tensor] = []
     cell = last.flatten(0, -2).contiguous()
     for t in reversed(range(len(gates))):
-        state = torch.baddbmm(gradient[t], found[-1], weight) if found else gradient[t].contiguous()
-        before = cells[t - 1] if t else nothing
-        given = (v.flatten(0, -2) for v in (before, cells[t], gates[t]))
-        slope, cell, _ = torch.ops.aten._thnn_fused_lstm_cell_backward_impl(state.flatten(0, -2), cell, *given, False)
-        found.append(slope.view(shape))
-    return torch.stack(found[::-1])
+        state = torch.baddbmm(gradient[t], gradients[-1], weight) if gradients else gradient[t].contiguous()
+        before = cells[t - 1] if t else zero
+        saved = (v.flatten(0, -2) for v in (before, cells[t], gates[t]))
+        slope, cell, _ = fused[1](state.flatten(0, -2), cell, *saved, False)
+        gradients.append(slope.view(shape))
+    return torch.stack(gradients[::-1])

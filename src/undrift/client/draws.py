@@ -1,8 +1,8 @@
 """Randomness and batch statistics inside a user's model, made a function of (seed, round, client, step).
 
-A model calls `torch.nn.functional.dropout` or `torch.rand_like`; inside `Draws` these calls are answered from the
-counter-based generator instead, so that every engine and device draws the same. `MaskedStatistics` lets batch
-normalisation ignore the samples that only pad a batch.
+A model calls `torch.nn.functional.dropout` or `torch.rand_like`; inside `Draws` these calls use the counter-based
+generator instead, so that every engine and device draws the same numbers. `MaskedStatistics` lets batch normalisation
+ignore the samples that only pad a batch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _REFUSED: dict[Any, str] = {
 
 
 class Draws(TorchFunctionMode):
-    """Answers random functions with draws keyed by client, step and the number of the call within the forward pass."""
+    """Replaces random functions by draws keyed by client, step and the number of the call within the forward pass."""
 
     def __init__(self, key: Key, step: int) -> None:
         super().__init__()
@@ -60,8 +60,8 @@ class Draws(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _ANSWERED:
-            return _ANSWERED[func](self, *args, **kwargs)
+        if func in _REPLACED:
+            return _REPLACED[func](self, *args, **kwargs)
         if reason := _refusal(func, args, kwargs):
             raise NotImplementedError(reason)
         return func(*args, **kwargs)
@@ -71,7 +71,7 @@ _ATTENTION = {F.scaled_dot_product_attention, F.multi_head_attention_forward}
 
 
 def _refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Why a random function cannot be answered; empty if it is none of those."""
+    """Why a random function cannot be replaced; empty if it can, or if it is not random."""
     if func in _REFUSED:
         return (
             f"the model calls {_REFUSED[func]}, whose draws would differ between engines; "
@@ -90,16 +90,16 @@ def _attention_dropout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def _dropout(draws: Draws, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    return _drop(draws, input, p, training, input.shape)
+    return _drop(draws, input, input.shape, p=p, training=training)
 
 
 def _feature_dropout(
     draws: Draws, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
-    return _drop(draws, input, p, training, (*input.shape[:2], *[1] * (input.ndim - 2)))
+    return _drop(draws, input, (*input.shape[:2], *[1] * (input.ndim - 2)), p=p, training=training)
 
 
-def _drop(draws: Draws, input: Tensor, p: float, training: bool, shape: Sequence[int]) -> Tensor:
+def _drop(draws: Draws, input: Tensor, shape: Sequence[int], *, p: float, training: bool) -> Tensor:
     if not training or p == 0:
         return input
     if p == 1:
@@ -139,7 +139,7 @@ def _randn(draws: Draws, *size: Any, **options: Any) -> Tensor:
     return draws.normal(_shape(size)).to(options.get("dtype") or torch.get_default_dtype())
 
 
-_ANSWERED: dict[Any, Callable[..., Tensor]] = {
+_REPLACED: dict[Any, Callable[..., Tensor]] = {
     F.dropout: _dropout,
     F.dropout1d: _feature_dropout,
     F.dropout2d: _feature_dropout,
@@ -154,7 +154,7 @@ _ANSWERED: dict[Any, Callable[..., Tensor]] = {
 
 
 class Listener(TorchFunctionMode):
-    """Notes whether a forward pass calls a random function, and one that `Draws` refuses."""
+    """Records whether a forward pass calls random functions, and why `Draws` refuses one of them."""
 
     heard = False
     refusal = ""
@@ -164,12 +164,12 @@ class Listener(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         self.refusal = self.refusal or _refusal(func, args, kwargs)
-        self.heard = self.heard or func in _ANSWERED
+        self.heard = self.heard or func in _REPLACED
         return func(*args, **kwargs)
 
 
 class MaskedStatistics(TorchFunctionMode):
-    """Batch normalisation in training mode over the samples whose weight is one."""
+    """Makes batch normalisation in training mode use only the samples whose weight is one."""
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
@@ -194,8 +194,10 @@ class MaskedStatistics(TorchFunctionMode):
         eps: float = 1e-5,
     ) -> Tensor:
         if not training:
-            return F.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
-        given, input = input.dtype, input.to(torch.promote_types(input.dtype, torch.float32))  # as PyTorch's own does
+            return F.batch_norm(
+                input, running_mean, running_var, weight=weight, bias=bias, training=False, momentum=momentum, eps=eps
+            )
+        dtype, input = input.dtype, input.to(torch.promote_types(input.dtype, torch.float32))  # as PyTorch's own does
         inner = (1, -1, *[1] * (input.ndim - 2))
         axes = (0, *range(2, input.ndim))
         kept = self.weight.to(input.dtype).view(-1, *[1] * (input.ndim - 1))
@@ -211,4 +213,4 @@ class MaskedStatistics(TorchFunctionMode):
         normal = centred * torch.rsqrt(var + eps).view(inner)
         if weight is not None:
             normal = normal * weight.view(inner)
-        return (normal if bias is None else normal + bias.view(inner)).to(given)
+        return (normal if bias is None else normal + bias.view(inner)).to(dtype)

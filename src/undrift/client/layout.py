@@ -7,21 +7,14 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from undrift.core import torch_private
 from undrift.core.check import nearest
 
 Layers = int | str | Sequence[str]
 
 
 class AtMost(int):
-    """A default count of layers: a model that has fewer uses all it has, where a count asked for would be refused."""
-
-
-NORMALISATIONS = (
-    nn.modules.batchnorm._NormBase,  # batch and instance normalisation of every dimension
-    nn.GroupNorm,
-    nn.LayerNorm,
-    nn.RMSNorm,
-)
+    """A default number of layers: a model that has fewer uses all of them; an explicit number would be refused."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +22,9 @@ class Layout:
     """Names of the trainable parameters, in the order of the modules that own them."""
 
     names: tuple[str, ...]
-    layers: tuple[tuple[str, ...], ...]  # modules with weights of their own that are not normalisations
+    layers: tuple[tuple[str, ...], ...]  # by module, those of normalisations left out
     norms: tuple[str, ...]
-    batch_norms: tuple[str, ...]  # those of the normalisations that look at other samples
+    batch_norms: tuple[str, ...]  # those of `norms` that belong to batch normalisations
     modules: tuple[str, ...]  # names of all submodules
     last_linear: str | None  # the last `nn.Linear` among them
     only_linear: str | None  # the weight of a model with no other weights or statistics than one `nn.Linear`'s
@@ -44,25 +37,25 @@ class Layout:
         for prefix, part in module.named_modules():
             own = [f"{prefix}.{n}" if prefix else n for n, _ in part.named_parameters(recurse=False)]
             own = [name for name in own if name in known]
-            if isinstance(part, NORMALISATIONS):
+            if _normalises(part):
                 norms.extend(own)
-                batch_norms.extend(own if isinstance(part, nn.modules.batchnorm._BatchNorm) else ())
+                batch_norms.extend(own if torch_private.is_batch_norm(part) else ())
             elif own:
                 layers.append(tuple(own))
         modules = {prefix: part for prefix, part in module.named_modules() if prefix}
         linear = [prefix for prefix, part in modules.items() if isinstance(part, nn.Linear)]
         return cls(
-            names,
-            tuple(layers),
-            tuple(norms),
-            tuple(batch_norms),
-            tuple(modules),
-            linear[-1] if linear else None,
-            _only_linear(module, known),
+            names=names,
+            layers=tuple(layers),
+            norms=tuple(norms),
+            batch_norms=tuple(batch_norms),
+            modules=tuple(modules),
+            last_linear=linear[-1] if linear else None,
+            only_linear=_only_linear(module, known),
         )
 
     def head(self, layers: Layers) -> tuple[str, ...]:
-        """The last layers: a count, ``"all"``, or names; normalisations behind the cut belong to the head."""
+        """The last layers: how many, ``"all"``, or names; normalisations after the first of them are included."""
         if layers == "all":
             return self.names
         if isinstance(layers, AtMost):
@@ -70,7 +63,7 @@ class Layout:
         if isinstance(layers, int) and not isinstance(layers, bool):
             return self._last(layers)
         if isinstance(layers, str) or not isinstance(layers, Sequence):
-            raise TypeError(f"layers must be a count, 'all' or a list of parameter names, got {layers!r}")
+            raise TypeError(f"layers must be a number, 'all' or a list of parameter names, got {layers!r}")
         for name in layers:
             if name not in self.names:
                 raise ValueError(f"layers: no parameter {name!r}{nearest(str(name), self.names)}")
@@ -82,6 +75,10 @@ class Layout:
         if count == 0:
             return ()
         return self.names[self.names.index(self.layers[-count][0]) :]
+
+
+def _normalises(part: nn.Module) -> bool:
+    return torch_private.is_batch_or_instance_norm(part) or isinstance(part, nn.GroupNorm | nn.LayerNorm | nn.RMSNorm)
 
 
 def _only_linear(module: nn.Module, trainable: set[str]) -> str | None:
