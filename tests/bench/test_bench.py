@@ -19,6 +19,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 import undrift as ud
+from processes import LIMIT, is_running, started, wait_until
 from undrift import models
 from undrift.bench import environments, prepare, session, systems, works
 from undrift.bench.chart import draw
@@ -32,8 +33,8 @@ from undrift.bench.session import Session
 from undrift.bench.systems import System
 from undrift.bench.table import figures, notes, seconds, table
 from undrift.bench.works import WORKS, Work
+from undrift.cli import app
 from undrift.cli import bench as bench_cli
-from undrift.cli import main as cli
 
 TINY = Work("W3", "tiny", "mnist", (1, 4, 4), "softmax", 6, 5, 2, 2, 0.1, warm_up=1, rounds=2, seconds=0.01)
 Undrift = Callable[..., Result]
@@ -46,7 +47,7 @@ def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def undrift() -> Undrift:
-    return lambda *args: CliRunner().invoke(cli.app, [str(arg) for arg in args], prog_name="undrift")
+    return lambda *args: CliRunner().invoke(app, [str(arg) for arg in args], prog_name="undrift")
 
 
 # equal work
@@ -70,6 +71,7 @@ def test_the_plain_loop_does_what_undrift_does(algorithm: str, alike: bool, batc
     run = ud.simulate(
         algorithm, model, list(zip(x, y, strict=True)), rounds=4, cohort=cohorts, batch_size=batch_size, lr=0.3
     )
+    loop: plain_loop.FedAvg | plain_loop.Scaffold
     if algorithm == "scaffold":
         loop = plain_loop.Scaffold(model, 0.3, batch_size, 5)
     else:
@@ -160,7 +162,7 @@ def test_systems_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     one = results.measurements[0]
     assert len(one.seconds) == TINY.rounds, "rounds that warm up are not counted"
     assert one.accuracy is None, "on drawn samples accuracy means nothing"
-    assert 0 < one.startup < 60
+    assert one.startup > 0
     assert any("mnist is not here" in line for line in display.said)
 
 
@@ -176,16 +178,19 @@ def test_a_driver_that_fails_is_reported_once(tmp_path: Path, monkeypatch: pytes
     assert any("out of luck" in note for note in notes(results))
 
 
-def test_a_driver_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
+def test_a_driver_that_hangs_is_ended_with_all_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     child = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)"
     mark = tmp_path / "child"
     code = f"import subprocess, time\nopen({str(mark)!r}, 'w').write(str({child}.pid))\ntime.sleep(600)"
     job = Job("softmax", "fedavg", 2, 0.1, [[0]], "", str(tmp_path / "answer.json"), 1, 1, "cpu", None)
+    monkeypatch.setattr(time, "time", lambda: 4.0 if has_text(mark) else 0.0)  # late as soon as all have started
     with pytest.raises(FailedError, match="still busy after 3 s"):
         measure(driver(tmp_path, code), Path(sys.executable), job, 0, tmp_path / "log", limit=3)
-    if Path("/proc").is_dir():
-        stat = Path("/proc") / mark.read_text() / "stat"
-        assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    assert not is_running(int(mark.read_text()))
+
+
+def has_text(file: Path) -> bool:
+    return file.exists() and bool(file.read_text())
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="memory is read from /proc")
@@ -210,8 +215,8 @@ def test_real_samples_are_dealt_to_clients(monkeypatch: pytest.MonkeyPatch, tmp_
     """Everybody gets other samples, labels stay with their images, and pixels are normalised."""
     x = np.arange(40, dtype=np.uint8).repeat(16).reshape(40, 1, 4, 4)
     arrays = {"train_x": x, "train_y": np.arange(40), "test_x": x[:3], "test_y": np.arange(3)}
-    monkeypatch.setattr(prepare.cache, "manifest", lambda name: {})
-    monkeypatch.setattr(prepare.cache, "arrays", lambda name: arrays)
+    monkeypatch.setattr("undrift.data.cache.manifest", lambda name: {})
+    monkeypatch.setattr("undrift.data.cache.arrays", lambda name: arrays)
     prepare.export(TINY, tmp_path / "data.npz")
     job = Job("softmax", "fedavg", 2, 0.1, [[0]], str(tmp_path / "data.npz"), "", 1, 1, "cpu", None)
     samples, labels = job.samples()
@@ -398,7 +403,7 @@ def test_a_peer_that_cannot_be_installed_is_reported(monkeypatch: pytest.MonkeyP
         stdout.flush()
         return subprocess.CompletedProcess(command, int("pip" in command))
 
-    monkeypatch.setattr(environments.subprocess, "run", fail)
+    monkeypatch.setattr(subprocess, "run", fail)
     (fluke,) = systems.chosen("fluke", "cpu", 10, compiled=False)[2:]
     results, display = take_turns(monkeypatch, fluke)
     (absent,) = results.absent
@@ -418,7 +423,7 @@ def test_an_environment_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
             Path(command[-1]).mkdir(parents=True)
         return subprocess.CompletedProcess(command, 0)
 
-    monkeypatch.setattr(environments.subprocess, "run", succeed)
+    monkeypatch.setattr(subprocess, "run", succeed)
     (fedjax,) = systems.chosen("fedjax", "cpu", 10, compiled=False)[2:]
     first = environments.python(fedjax, lambda what: None)
     count = len(calls)
@@ -515,13 +520,13 @@ def test_ctrl_c_leaves_the_results_so_far(
     assert len(Results.read(file).measurements) == 4
 
 
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are found in /proc")
-def test_who_is_told_to_end_leaves_nobody_behind(tmp_path: Path) -> None:
+@pytest.mark.skipif(os.name == "nt", reason="needs signals")
+def test_sigterm_ends_the_driver_too(tmp_path: Path) -> None:
     code = f"""
 import sys
 from pathlib import Path
 from undrift.bench import session, systems
-from undrift.cli.main import main
+from undrift.cli import main
 session.chosen = lambda *_: [systems.System("slow", "slow", {str(tmp_path / "driver.py")!r}, 1)]
 sys.argv = ["undrift", "bench", "--work", "W3", "--device", "cpu"]
 main()
@@ -530,16 +535,12 @@ main()
     (tmp_path / "driver.py").write_text(
         f"import os, time\nopen({str(mark)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"
     )
-    bench = subprocess.Popen([sys.executable, "-c", code], env=os.environ | {"UNDRIFT_CACHE": str(tmp_path / "cache")})
-    try:
-        patience = time.monotonic() + 60
-        while not (mark.exists() and mark.read_text()) and time.monotonic() < patience:
-            time.sleep(0.1)
+    with started([sys.executable, "-c", code], env=os.environ | {"UNDRIFT_CACHE": str(tmp_path / "cache")}) as bench:
+        wait_until(lambda: has_text(mark), bench)
         bench.terminate()
-        assert bench.wait(30) == 143
-    finally:
-        bench.kill()
-    assert not (Path("/proc") / mark.read_text()).exists()
+        bench.communicate(timeout=LIMIT)
+        assert bench.returncode == 143
+    assert not is_running(int(mark.read_text()))
 
 
 def test_the_bar_shows_what_is_going_on() -> None:

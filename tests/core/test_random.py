@@ -130,6 +130,6 @@ class TestSample:
         assert not torch.equal(first, random.sample(4, 8, 1000, 20))
 
     def test_costs_nothing_per_client_left_out(self) -> None:
-        started = time.perf_counter()
+        started = time.process_time()  # of this process alone, however busy the machine is
         random.sample(0, 1, 2**31 - 1, 100)  # a pass over everybody would take a minute
-        assert time.perf_counter() - started < 1
+        assert time.process_time() - started < 10
