@@ -7,19 +7,24 @@ if TYPE_CHECKING:
     from undrift import algorithms, data, models
     from undrift.data.federated import FederatedData
     from undrift.methods.algorithm import Algorithm
+    from undrift.methods.codec import Half
     from undrift.plugins.pgvc import PGVC
+    from undrift.simulation.callbacks import Callback
     from undrift.simulation.compare import Comparison, compare
+    from undrift.simulation.loop import Interrupted
     from undrift.simulation.run import DivergenceError, Run
-    from undrift.simulation.simulate import Interrupted, resume, simulate
+    from undrift.simulation.simulate import resume, simulate
 
 __version__ = "0.1.0"
 
 __all__ = [
     "PGVC",
     "Algorithm",
+    "Callback",
     "Comparison",
     "DivergenceError",
     "FederatedData",
+    "Half",
     "Interrupted",
     "Run",
     "algorithms",
@@ -38,7 +43,9 @@ _HOMES = {
     "PGVC": "plugins.pgvc",
     "DivergenceError": "simulation.run",
     "Run": "simulation.run",
-    "Interrupted": "simulation.simulate",
+    "Callback": "simulation.callbacks",
+    "Half": "methods.codec",
+    "Interrupted": "simulation.loop",
     "resume": "simulation.simulate",
     "simulate": "simulation.simulate",
 }

@@ -8,17 +8,14 @@ never estimated.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from undrift.core.tree import Nest, Tree
-
-if TYPE_CHECKING:
-    from undrift.client.task import Task
-
-State = Nest  # stays where it is; same names, shapes and dtypes before and after a round
-Message = Nest  # travels
+from undrift.client.task import Task
+from undrift.core.tree import Message as Message
+from undrift.core.tree import State as State
+from undrift.core.tree import Tree
 
 
 class Cohort(NamedTuple):

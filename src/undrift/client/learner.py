@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from undrift.accelerate import onednn
+from undrift.accelerate import convolution, onednn, recurrence
 from undrift.client.draws import Draws, Listener, MaskedStatistics
 from undrift.client.layout import Layout
 from undrift.core.random import Key
@@ -55,6 +55,10 @@ def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
 
 class Learner:
     """The caller's module, copied once; its own parameters are never used again, only those that are passed in."""
+
+    own_convolutions: bool  # of a `batched` learner: its module has convolutions for many clients at once
+    _replicas: list[Learner]
+    _batched: Learner | None
 
     def __init__(
         self,
@@ -212,24 +216,44 @@ class Learner:
         """This learner for one model at a time, not for many under `vmap`."""
         return self.replica(0) if self.device.type == "cpu" else self
 
+    @property
+    def batched(self) -> Learner:
+        """This learner for many models at once under `vmap`, with a module of its own; made once.
+
+        PyTorch's LSTMs, which know no `vmap`, are replaced there, and on a GPU convolutions, if `own_convolutions`.
+        """
+        if self._batched is None:
+            other = self._copied()
+            recurrence.accelerate(other.module)
+            other.own_convolutions = convolution.available() and convolution.accelerate(other.module)
+            self._batched = other
+        return self._batched
+
     def replica(self, number: int) -> Learner:
         """Another learner like this one, with a module of its own, for one model at a time in another thread; made
         once. On a CPU its convolutions are laid out for speed, which `vmap` would not allow."""
         while len(self._replicas) <= number:
-            self._put(self.parameters | self.buffers)
-            other = copy.copy(self)
-            other._own(copy.deepcopy(self.module))
+            other = self._copied()
             if self.device.type == "cpu":
                 stacked = self.dtype is torch.float32 and not self.half and onednn.connect(other.module)
                 other._turns = self._channels_last and not stacked
             self._replicas.append(other)
         return self._replicas[number]
 
+    def _copied(self) -> Learner:
+        """Another learner like this one, with a module of its own."""
+        self._put(self.parameters | self.buffers)  # in place of what the last call left there
+        other = copy.copy(self)
+        other._own(copy.deepcopy(self.module))
+        return other
+
     def _own(self, module: nn.Module) -> None:
         self.module = module
         self._slots = _slots(module)
         self._recurrent = [m for m in module.modules() if isinstance(m, nn.RNNBase)]
-        self._replicas: list[Learner] = []
+        self._replicas = []
+        self._batched = None
+        self.own_convolutions = False
 
     def _training(self, mode: bool) -> None:
         if self.module.training != mode or not mode:

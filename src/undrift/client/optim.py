@@ -1,7 +1,8 @@
-"""Local optimisers: what a client does with a direction. Their memory is fresh in every round."""
+"""Local optimisers: what a client does with a direction. Their state starts afresh in every round."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,8 +10,7 @@ import torch
 from torch import Tensor
 
 from undrift.core import check, tree
-from undrift.core.tree import Tree
-from undrift.protocol import State
+from undrift.core.tree import State, Tree
 
 
 class Optimizer(Protocol):
@@ -76,14 +76,28 @@ class Adam:
         return None
 
 
-def optimizer(name: str, momentum: float) -> Optimizer:
-    """An optimiser by name: ``sgd``, ``nesterov`` or ``adam``."""
-    check.choice("optimizer", name, ("sgd", "nesterov", "adam"))
-    check.number("momentum", momentum, 0, 1, open_high=True)
-    if name == "adam":
-        if momentum:
-            raise ValueError(f"momentum belongs to 'sgd' and 'nesterov'; optimizer='adam' has its own, got {momentum}")
-        return Adam()
-    if name == "nesterov" and not momentum:
+def _sgd(momentum: float) -> Optimizer:
+    return SGD(momentum)
+
+
+def _nesterov(momentum: float) -> Optimizer:
+    if not momentum:
         raise ValueError("optimizer='nesterov' needs a momentum greater than 0, got 0.0")
-    return SGD(momentum, nesterov=name == "nesterov")
+    return SGD(momentum, nesterov=True)
+
+
+def _adam(momentum: float) -> Optimizer:
+    if momentum:
+        raise ValueError(f"momentum belongs to 'sgd' and 'nesterov'; optimizer='adam' has its own, got {momentum}")
+    return Adam()
+
+
+_FACTORIES: dict[str, Callable[[float], Optimizer]] = {"sgd": _sgd, "nesterov": _nesterov, "adam": _adam}
+OPTIMIZERS = tuple(_FACTORIES)
+
+
+def optimizer(name: str, momentum: float) -> Optimizer:
+    """An optimiser by name."""
+    check.choice("optimizer", name, OPTIMIZERS)
+    check.number("momentum", momentum, 0, 1, open_high=True)
+    return _FACTORIES[name](momentum)

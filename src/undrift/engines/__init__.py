@@ -1,8 +1,9 @@
 """Engines: who computes the clients' answers, and how. They know nothing of algorithms."""
 
 from undrift.engines.batched import Batched
-from undrift.engines.choose import Rehearsal, choose
+from undrift.engines.choose import choose
 from undrift.engines.sequential import Sequential
-from undrift.engines.work import Engine, Outcome, Work
+from undrift.engines.work import Engine, LocalTraining, Outcome, Work
+from undrift.engines.workload import Workload
 
-__all__ = ["Batched", "Engine", "Outcome", "Rehearsal", "Sequential", "Work", "choose"]
+__all__ = ["Batched", "Engine", "LocalTraining", "Outcome", "Sequential", "Work", "Workload", "choose"]

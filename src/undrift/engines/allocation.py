@@ -1,7 +1,7 @@
-"""Memory that a process keeps while it computes.
+"""Keeps the C library from returning freed memory to the system while a run computes.
 
-Every step allocates and frees the same large blocks. The C library gives free memory back to the system, which clears
-every page of it before handing it out again: for a hundred small clients at once, a third of the time.
+Every step allocates and frees the same large blocks. glibc returns them to the system, which clears every page before
+it is used again: for a hundred small clients at once, a third of the time.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # options of mallopt(3)
 _NEVER = (1 << 31) - 1
-_USUAL_BLOCKS = 65536  # that may come from the system, each by itself
-_USUAL_TRIM = 64 << 20  # bytes, what glibc arrives at by itself once it has seen large blocks come and go
+_DEFAULT_MMAP_MAX = 65536
+_ADAPTED_TRIM_THRESHOLD = 64 << 20  # bytes: what glibc's own adaptation reaches after large blocks have been freed
 
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Meanwhile free memory stays with the process; afterwards it goes back to the system.
+    """Inside, the process keeps the memory it frees; afterwards it is returned to the system.
 
-    Does nothing where the C library is not glibc.
+    Does nothing if the C library is not glibc.
     """
     libc = _glibc()
     if libc is None:
@@ -33,8 +33,8 @@ def kept() -> Iterator[None]:
     try:
         yield
     finally:
-        libc.mallopt(_MMAP_MAX, _USUAL_BLOCKS)
-        libc.mallopt(_TRIM_THRESHOLD, _USUAL_TRIM)
+        libc.mallopt(_MMAP_MAX, _DEFAULT_MMAP_MAX)
+        libc.mallopt(_TRIM_THRESHOLD, _ADAPTED_TRIM_THRESHOLD)
         libc.malloc_trim(0)
 
 

@@ -16,12 +16,21 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from undrift.accelerate import convolution
-from undrift.client.task import Samples, Task
+from undrift.client.task import Samples
 from undrift.core import tree
-from undrift.core.random import Key
-from undrift.core.tree import Tree
+from undrift.core.tree import Nest, Tree
 from undrift.data.batches import Plan, Schedule, Shape, exact, padded, shared_shape
-from undrift.engines.work import FULL_PASS_BLOCK, Arrangement, Ints, Outcome, Work
+from undrift.engines.work import (
+    FULL_PASS_BLOCK,
+    Arrangement,
+    Calculus,
+    ClientPart,
+    Ints,
+    Outcome,
+    Work,
+    make_task,
+    of_clients,
+)
 from undrift.protocol import Answer, Mail, Message, Phase, State
 
 
@@ -29,12 +38,16 @@ from undrift.protocol import Answer, Mail, Message, Phase, State
 class Batched:
     chunk: int  # clients trained together
     replayed: bool = False  # rounds are captured and replayed, so that the fewer shapes, the better
-    convolutions: bool = False  # the model's convolutions are our own
+    convolutions: bool = False  # the model's convolutions are our own kernels
     compiled: bool = False
 
     @property
     def name(self) -> str:
         return "compiled" if self.compiled else "batched"
+
+    @property
+    def setting(self) -> str:
+        return f"{self.name}:{self.chunk}"
 
     def arrange(self, schedule: Schedule, sizes: Ints, extremes: tuple[int, int]) -> Arrangement:
         if self.compiled and (shape := shared_shape(schedule, *extremes)) is not None:
@@ -57,7 +70,11 @@ class Batched:
 
     def run(self, phase: Phase, mail: Mail, states: State, work: Work) -> Outcome:
         with torch.no_grad(), convolution.together(self.convolutions):
-            answers = [_answer_together(phase, mail, states, work, *block) for block in work.plans()]
+            answers = []
+            for members, shape, plan in work.plans():
+                given = _inputs(work, members, plan)
+                given |= {"mail": tree.row(mail.each, members), "state": tree.row(states, members)}
+                answers.append(_answer_together(phase, mail.shared, _Block(work, shape), given))
             joined = [tree.concat(list(parts)) for parts in zip(*answers, strict=True)]
             if work.order is None:
                 return Outcome(*joined)
@@ -65,71 +82,63 @@ class Batched:
             return Outcome(*(tree.row(part, restore) for part in joined))
 
 
-def _answer_together(
-    phase: Phase, mail: Mail, states: State, work: Work, members: Tensor | slice, shape: Shape, plan: Plan
-) -> Answer:
-    learner = work.learner
-    blocks = plan.everything.split(FULL_PASS_BLOCK, dim=1)
-    same = shape.smallest == shape.width
-    filled = [same or (i + 1) * FULL_PASS_BLOCK <= shape.smallest for i in range(len(blocks))]
-    seed = work.seed[members] if isinstance(work.seed, Tensor) else work.seed
-    lr = work.lr[members] if isinstance(work.lr, Tensor) else work.lr
+def _inputs(work: Work, members: Tensor | slice, plan: Plan) -> Nest:
+    """What differs between the clients of a block: stacked [n, ...], unless it is the same number for all."""
+    return {
+        "client": work.ids[members],
+        "seed": of_clients(work.seed, members),
+        "lr": of_clients(work.lr, members),
+        "share": work.shares[members],
+        "rows": plan.rows,
+        "counts": plan.counts,
+        "everything": list(plan.everything.split(FULL_PASS_BLOCK, dim=1)),
+        "size": plan.sizes,
+    }
 
-    def answer(
-        each: Message,
-        state: State,
-        client: Tensor,
-        seed: int | Tensor,
-        lr: float | Tensor,
-        rows: Tensor,
-        counts: Tensor,
-        parts: list[Tensor],
-        size: Tensor,
-        share: Tensor,
-    ) -> Answer:
-        def weight(of: Tensor, count: Tensor) -> Tensor:
-            return (torch.arange(len(of), device=of.device) < count).to(learner.dtype)
 
-        task = Task(
-            learner=learner,
-            x=work.table.x,
-            y=work.table.y,
+def _answer_together(phase: Phase, shared: Message, block: _Block, given: Nest) -> Answer:
+    def answer(mine: Nest) -> Answer:
+        task = make_task(block.work, block.learner, block.client(mine), _FUNCTIONAL)
+        return phase.answer(shared | mine["mail"], mine["state"], task)
+
+    axes = {name: None if isinstance(part, int | float) else 0 for name, part in given.items()}
+    return Answer(*vmap(answer, in_dims=(axes,))(given))
+
+
+class _Block:
+    """Clients that are trained together; what pads a client has weight zero, or is a step that changes nothing."""
+
+    def __init__(self, work: Work, shape: Shape) -> None:
+        self.work, self.learner, self._shape = work, work.training.learner.batched, shape
+
+    def client(self, mine: Nest) -> ClientPart:
+        """One client's part, under `vmap`."""
+        shape, rows, counts, size = self._shape, mine["rows"], mine["counts"], mine["size"]
+        return ClientPart(
+            id=mine["client"],
+            seed=mine["seed"],
+            lr=mine["lr"],
+            share=mine["share"],
             batches=[
-                Samples(rows[j], None if full else weight(rows[j], counts[j])) for j, full in enumerate(shape.full)
+                Samples(rows[j], None if full else self._weight(rows[j], counts[j]))
+                for j, full in enumerate(shape.full)
             ],
-            active=[None if active else counts[j] > 0 for j, active in enumerate(shape.all_active)],
+            active=[None if everybody else counts[j] > 0 for j, everybody in enumerate(shape.all_active)],
             everything=[
-                Samples(part, None if filled[i] else weight(part, size - i * FULL_PASS_BLOCK))
-                for i, part in enumerate(parts)
+                Samples(part, None if self._filled(i) else self._weight(part, size - i * FULL_PASS_BLOCK))
+                for i, part in enumerate(mine["everything"])
             ],
-            key=Key(seed, work.round, client),
-            steps=(counts > 0).sum().to(learner.dtype),
-            samples=size.to(learner.dtype),
-            share=share,
-            participation=work.participation,
-            lr=lr,
-            weight_decay=work.weight_decay,
-            clip=work.clip,
-            augment=work.augment,
-            differentiate=functional,
-            fetch=fetch,
+            steps=(counts > 0).sum().to(self.learner.dtype),
+            samples=size.to(self.learner.dtype),
         )
-        return phase.answer(mail.shared | each, state, task)
 
-    given = (
-        tree.row(mail.each, members),
-        tree.row(states, members),
-        work.ids[members],
-        seed,
-        lr,
-        plan.rows,
-        plan.counts,
-        list(blocks),
-        plan.sizes,
-        work.shares[members],
-    )
-    axes = tuple(None if isinstance(part, int | float) else 0 for part in given)
-    return Answer(*vmap(answer, in_dims=axes)(*given))
+    def _filled(self, number: int) -> bool:
+        """Whether nobody needs padding in this block of a full pass."""
+        shape = self._shape
+        return shape.smallest == shape.width or (number + 1) * FULL_PASS_BLOCK <= shape.smallest
+
+    def _weight(self, rows: Tensor, count: Tensor) -> Tensor:
+        return (torch.arange(len(rows), device=rows.device) < count).to(self.learner.dtype)
 
 
 def fetch(table: Tensor, rows: Tensor) -> Tensor:
@@ -141,3 +150,6 @@ def functional(f: Callable[[Tree], tuple[Tensor, Any]], params: Tree) -> tuple[T
     """Gradient, value and auxiliary output by `torch.func`, which composes with `vmap`."""
     grads, (value, aux) = grad_and_value(f, has_aux=True)(params)
     return grads, value, aux
+
+
+_FUNCTIONAL = Calculus(functional, fetch)

@@ -1,101 +1,99 @@
 """Pure functions on nests of CPU tensors, compiled for the shapes of their inputs.
 
-Small clients keep PyTorch busier with calling kernels than with running them. A round is traced once, which also
-resolves `vmap` and derivatives into plain operations, and `torch.compile`'s back end fuses them into C++. That takes
-seconds to minutes, but only once: the code is kept in the cache, and serves other seeds and learning rates as well.
+For small clients, PyTorch spends more time calling kernels than running them. A round is traced once, which also
+resolves `vmap` and derivatives into plain operations, and Inductor, the back end of `torch.compile`, fuses them into
+C++. That takes seconds to minutes, but only once: the code is cached, and reused for other seeds and learning rates.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 import time
-import warnings
 from collections.abc import Callable, Hashable, Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
 
-from undrift.core import tree
+from undrift.core import torch_private, tree
 from undrift.core.log import notice
 from undrift.core.tree import Nest
 from undrift.data import cache
 from undrift.engines.cuda_graph import Function
 
-_PLACE = "TORCHINDUCTOR_CACHE_DIR"
+_CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 _SECONDS_PER_OPERATION = 0.03  # measured on two cores
 
 
 class _Code(NamedTuple):
     run: Callable[..., Any]
-    constants: list[Tensor]  # tensors that the function did not get but knows, such as the samples
-    given: Nest  # how inputs and results are nested
-    found: Nest
+    constants: list[Tensor]  # tensors that the function refers to besides its inputs, such as the samples
+    inputs: Nest  # structure, without tensors
+    results: Nest
     fixed: Any
 
-    def __call__(self, given: Nest) -> tuple[Nest, Any]:
+    def __call__(self, inputs: Nest) -> tuple[Nest, Any]:
         with torch.no_grad():
-            found = self.run(*_leaves(tree.arranged(given, self.given)), *self.constants)
-        return _nested(found, self.found), self.fixed
+            leaves = self.run(*_leaves(tree.arranged(inputs, self.inputs)), *self.constants)
+        return _nested(leaves, self.results), self.fixed
 
 
 class Compiler:
-    """Every call for a key runs the code that the first one compiled.
+    """Compiles a function at the first call for a key, and runs the code for this and all later calls.
 
-    The first one, too: compiled code rounds in its own way, and a run that is resumed must go on as it would have.
-    What cannot be compiled runs as it is; `refusal` says why.
+    For the first call, too: compiled code rounds differently, and a resumed run must give the numbers of one that was
+    not interrupted. Functions that cannot be compiled run as they are; `refusal` says why.
     """
 
     def __init__(self) -> None:
         self.refusal = ""
         self._code: dict[Hashable, _Code] = {}
 
-    def __call__(self, key: Hashable, function: Function, given: Nest) -> tuple[Nest, Any]:
-        """``function(given)``; functions of the same key must be the same, and their inputs of the same structure."""
+    def __call__(self, key: Hashable, function: Function, inputs: Nest) -> tuple[Nest, Any]:
+        """``function(inputs)``; functions of the same key must be the same, and their inputs of the same structure."""
         if not self.refusal and key not in self._code:
             try:
-                self._code[key] = _compiled(function, given)
+                self._code[key] = _compiled(function, inputs)
             except Exception as error:  # a compiler can fail in many ways
                 self.refusal = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
                 notice(f"rounds cannot be compiled and are run step by step: {self.refusal}")
-        return function(given) if self.refusal else self._code[key](given)
+        return function(inputs) if self.refusal else self._code[key](inputs)
 
 
-def _compiled(function: Function, given: Nest) -> _Code:
+def _compiled(function: Function, inputs: Nest) -> _Code:
     if (compiler := _missing_compiler()) is not None:
         raise RuntimeError(f"there is no C++ compiler {compiler!r}")
-    from torch.fx.experimental.proxy_tensor import make_fx  # slow to import, rarely needed
-
-    begun = time.perf_counter()
-    nesting = _bare(given)
-    results: list[Any] = []
+    start = time.perf_counter()
+    names = _names(inputs)
+    traced: list[tuple[Nest, Any]] = []  # names of the results, and what does not depend on tensors
 
     def flat(*leaves: Tensor) -> list[Tensor]:
-        found, fixed = function(_nested(leaves, nesting))
-        results.extend((_bare(found), fixed))
-        return tree.leaves(found)
+        results, fixed = function(_nested(leaves, names))
+        traced.append((_names(results), fixed))
+        return tree.leaves(results)
 
-    # Two that are one tensor in the first round would be taken for one in all of them.
-    leaves = [leaf.clone() for leaf in _leaves(given)]
-    graph = make_fx(flat)(*leaves)
+    # Copies, as two inputs that are the same tensor in the first round would be traced as one.
+    leaves = [leaf.clone() for leaf in _leaves(inputs)]
+    graph = torch_private.trace(flat, leaves)
     graph.graph.eliminate_dead_code()
-    constants = _lifted(graph)
+    constants = _lift_constants(graph)
     count = len(graph.graph.nodes)
     notice(
         f"compiling a round of {count} operations: about {_SECONDS_PER_OPERATION * count:.0f} s, "
-        "or a few if the cache has it"
+        "or a few seconds if it is cached"
     )
-    _keep_code()
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # the compiler's, on its own doings
-        run = torch._inductor.standalone_compile(graph, [*leaves, *constants])
-    notice(f"compiled in {time.perf_counter() - begun:.1f} s")
-    return _Code(run, constants, nesting, *results)
+    _set_cache_directory()
+    run = torch_private.compile_graph(graph, [*leaves, *constants])
+    notice(f"compiled in {time.perf_counter() - start:.1f} s")
+    results, fixed = traced[0]
+    return _Code(run, constants, inputs=names, results=results, fixed=fixed)
 
 
 def _leaves(nest: Nest) -> list[Tensor]:
-    """Tensors in the layout that code is compiled for."""
+    """The tensors in the layout that code is compiled for."""
     return [leaf.contiguous() for leaf in tree.leaves(nest)]
 
 
@@ -104,21 +102,21 @@ def _nested(leaves: Iterable[Tensor], like: Nest) -> Nest:
     return tree.map_nest(lambda _: next(rest), like)
 
 
-def _bare(nest: Nest) -> Nest:
-    """The names of a nest, without its tensors."""
+def _names(nest: Nest) -> Nest:
+    """The structure of a nest, without its tensors."""
     return tree.map_nest(lambda _: None, nest)
 
 
-def _lifted(graph: fx.GraphModule) -> list[Tensor]:
-    """Makes inputs of the tensors that a graph holds, so that code does not depend on their values; returns them."""
+def _lift_constants(graph: fx.GraphModule) -> list[Tensor]:
+    """Turns the tensors that a graph holds into inputs, so that code does not depend on their values; returns them."""
     nodes = list(graph.graph.nodes)
-    start = next(node for node in nodes if node.op != "placeholder")
+    first = next(node for node in nodes if node.op != "placeholder")
     inputs: dict[str, fx.Node] = {}
     for node in (node for node in nodes if node.op == "get_attr"):
         name = str(node.target)
         if name not in inputs:
-            with graph.graph.inserting_before(start):
-                inputs[name] = graph.graph.placeholder(f"held{name}")
+            with graph.graph.inserting_before(first):
+                inputs[name] = graph.graph.placeholder(f"constant{name}")
             inputs[name].meta = dict(node.meta)
         node.replace_all_uses_with(inputs[name])
         graph.graph.erase_node(node)
@@ -126,15 +124,16 @@ def _lifted(graph: fx.GraphModule) -> list[Tensor]:
     return [getattr(graph, name) for name in inputs]
 
 
-def _keep_code() -> None:
-    """Keeps code in our cache, unless the user named a place; PyTorch's own choice may be gone after a restart."""
-    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
-
-    if os.environ.get(_PLACE) in (None, default_cache_dir()):  # PyTorch writes its choice there
-        os.environ[_PLACE] = str(cache.home() / "compiled")
+def _set_cache_directory() -> None:
+    """Caches code in our cache, unless the user chose a directory: PyTorch's default may be gone after a restart."""
+    chosen = Path(os.environ.get(_CACHE_VARIABLE, ""))
+    # PyTorch sets the variable to its default, torchinductor_<user> among the temporary files.
+    default = chosen.parent == Path(tempfile.gettempdir()) and chosen.name.startswith("torchinductor_")
+    if default or _CACHE_VARIABLE not in os.environ:
+        os.environ[_CACHE_VARIABLE] = str(cache.home() / "compiled")
 
 
 def _missing_compiler() -> str | None:
-    """The compiler that would be called, unless it is there."""
+    """The name of the C++ compiler, if it is not installed."""
     name = os.environ.get("CXX", "g++")
     return None if shutil.which(name) else name

@@ -1,4 +1,4 @@
-"""Arithmetic on a GPU: how precise, and the same bits every time."""
+"""Arithmetic on a GPU: its precision, and bit-identical results in every run."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ import torch.utils.deterministic as settings  # a module with properties, which 
 
 _FILL = "fill_uninitialized_memory"
 
-
 PRECISIONS = ("fp32", "tf32", "bf16")
 
 
 def find_precision(asked: str | None, device: torch.device, dtype: torch.dtype) -> str:
-    """The precision asked for, if device and model have it; without a wish, tf32 for single precision on a GPU."""
+    """The precision asked for, if device and model support it; by default tf32 for single precision on a GPU."""
     single = dtype is torch.float32
     if asked is None:
         return "tf32" if single and device.type == "cuda" else "fp32"
     if asked != "fp32" and not single:
         raise ValueError(f"precision={asked!r} is for models in float32, got {str(dtype).removeprefix('torch.')}")
     if asked == "tf32" and device.type != "cuda":
-        raise ValueError("precision='tf32' is something only GPUs have, got a CPU; use 'fp32'")
+        raise ValueError("precision='tf32' needs a GPU, got a CPU; use 'fp32'")
     return asked
 
 
 @contextmanager
 def arithmetic(precision: str) -> Iterator[None]:
-    """Reproducible, with products of single precision rounded as asked."""
+    """Inside, results are reproducible, and products in single precision are rounded as asked."""
     if not torch.cuda.is_available():
         yield
         return
@@ -48,9 +47,9 @@ def arithmetic(precision: str) -> Iterator[None]:
 
 @contextmanager
 def _reproducible() -> Iterator[None]:
-    """Kernels that give the same bits every time; the caller's settings come back afterwards.
+    """Inside, only deterministic kernels are used; the caller's settings are restored afterwards.
 
-    Operations without such a kernel only warn: a run that works should not fail for its last bit.
+    Operations without such a kernel only warn: a run should not fail because its last bit may differ.
     """
     cudnn = torch.backends.cudnn
     before = cudnn.deterministic, cudnn.benchmark
@@ -59,9 +58,9 @@ def _reproducible() -> Iterator[None]:
     try:
         cudnn.deterministic, cudnn.benchmark = True, False
         torch.use_deterministic_algorithms(True, warn_only=True)
-        setattr(settings, _FILL, False)  # costs time and changes nothing here
+        setattr(settings, _FILL, False)  # it costs time, and no uninitialised memory is read here
         with warnings.catch_warnings():
-            # cuBLAS is deterministic as long as one stream is used, which is all we use.
+            # cuBLAS is deterministic as long as only one stream is used, as is the case here.
             warnings.filterwarnings("ignore", message=".*CUBLAS_WORKSPACE_CONFIG.*")
             yield
     finally:

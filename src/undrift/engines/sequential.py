@@ -12,12 +12,21 @@ import torch
 from torch import Tensor
 
 from undrift.client.learner import Learner
-from undrift.client.task import Samples, Task
+from undrift.client.task import Samples
 from undrift.core import tree
-from undrift.core.random import Key
 from undrift.core.tree import Tree
 from undrift.data.batches import Plan, Schedule, exact
-from undrift.engines.work import FULL_PASS_BLOCK, Arrangement, Ints, Outcome, Work
+from undrift.engines.work import (
+    FULL_PASS_BLOCK,
+    Arrangement,
+    Calculus,
+    ClientPart,
+    Ints,
+    Outcome,
+    Work,
+    make_task,
+    of_clients,
+)
 from undrift.protocol import Answer, Mail, Phase, State
 
 _PLANNED_TOGETHER = 64  # clients whose batches are drawn in one go
@@ -27,13 +36,17 @@ _PLANNED_TOGETHER = 64  # clients whose batches are drawn in one go
 class Sequential:
     """`workers` clients are trained side by side, each by a thread that has one core; fewer clients share the cores.
 
-    PyTorch lets go of Python's lock while it computes, and two clients on a core each are faster than one on two.
+    PyTorch releases Python's lock while it computes, and two clients on a core each are faster than one on two.
     """
 
     workers: int = 1
     name: str = "sequential"
     replayed: bool = False
     compiled: bool = False
+
+    @property
+    def setting(self) -> str:
+        return self.name
 
     def arrange(self, schedule: Schedule, sizes: Ints, extremes: tuple[int, int]) -> Arrangement:
         blocks = (sizes[start : start + _PLANNED_TOGETHER] for start in range(0, len(sizes), _PLANNED_TOGETHER))
@@ -42,24 +55,16 @@ class Sequential:
     def run(self, phase: Phase, mail: Mail, states: State, work: Work) -> Outcome:
         answers: list[Answer] = []
         for members, shape, plan in work.plans():
-            clients = torch.arange(len(work.ids))[members].tolist()
-            counts, sizes = plan.counts.tolist(), plan.sizes.tolist()
+            block = _Block(work, plan, torch.arange(len(work.ids))[members].tolist())
 
-            def answer(
-                place: int,
-                learner: Learner,
-                clients: list[int] = clients,
-                counts: list[list[int]] = counts,
-                sizes: list[int] = sizes,
-                plan: Plan = plan,
-            ) -> Answer:
-                member = clients[place]
+            def answer(number: int, learner: Learner, block: _Block = block) -> Answer:
+                member = block.members[number]
                 inbox = mail.shared | tree.row(mail.each, member)
-                task = _task(work, learner, plan, place, member, [c for c in counts[place] if c], sizes[place])
+                task = make_task(work, learner, block.client(number, learner), _AUTOGRAD)
                 with torch.no_grad():
                     return phase.answer(inbox, tree.row(states, member), task)
 
-            answers += self._all(answer, shape.clients, work.learner)
+            answers += self._all(answer, shape.clients, work.training.learner)
         return Outcome(
             tree.stack([a.reply for a in answers]),
             tree.stack([a.state for a in answers]),
@@ -70,15 +75,15 @@ class Sequential:
         """The answers of `count` clients, in their order."""
         workers = min(self.workers, count)
         if workers == 1:
-            return [answer(place, learner.alone) for place in range(count)]
+            return [answer(number, learner.alone) for number in range(count)]
         idle: SimpleQueue[Learner] = SimpleQueue()
-        for number in range(workers):
-            idle.put(learner.replica(number))
+        for worker in range(workers):
+            idle.put(learner.replica(worker))
 
-        def work(place: int) -> Answer:
+        def work(number: int) -> Answer:
             mine = idle.get()
             try:
-                return answer(place, mine)
+                return answer(number, mine)
             finally:
                 idle.put(mine)
 
@@ -87,31 +92,33 @@ class Sequential:
             return list(pool.map(work, range(count)))
 
 
-def _task(work: Work, learner: Learner, plan: Plan, place: int, member: int, counts: list[int], size: int) -> Task:
-    everything = plan.everything[place, :size].split(FULL_PASS_BLOCK)
+class _Block:
+    """Clients whose batches were drawn together; sizes are known to the host, so that nothing needs padding."""
 
-    def number(value: int) -> Tensor:
-        return torch.tensor(value, dtype=learner.dtype, device=learner.device)
+    def __init__(self, work: Work, plan: Plan, members: list[int]) -> None:
+        self.members = members  # positions in the cohort
+        self._work, self._plan = work, plan
+        self._counts, self._sizes = plan.counts.tolist(), plan.sizes.tolist()
 
-    return Task(
-        learner=learner,
-        x=work.table.x,
-        y=work.table.y,
-        batches=[Samples(plan.rows[place, j, :count], None) for j, count in enumerate(counts)],
-        active=[None] * len(counts),
-        everything=[Samples(rows, None) for rows in everything],
-        key=Key(work.seed[member] if isinstance(work.seed, Tensor) else work.seed, work.round, work.ids[member]),
-        steps=number(len(counts)),
-        samples=number(size),
-        share=work.shares[member],
-        participation=work.participation,
-        lr=work.lr[member] if isinstance(work.lr, Tensor) else work.lr,
-        weight_decay=work.weight_decay,
-        clip=work.clip,
-        augment=work.augment,
-        differentiate=autograd,
-        fetch=fetch,
-    )
+    def client(self, number: int, learner: Learner) -> ClientPart:
+        work, plan, member = self._work, self._plan, self.members[number]
+        counts = [count for count in self._counts[number] if count]
+        size = self._sizes[number]
+
+        def scalar(value: int) -> Tensor:
+            return torch.tensor(value, dtype=learner.dtype, device=learner.device)
+
+        return ClientPart(
+            id=work.ids[member],
+            seed=of_clients(work.seed, member),
+            lr=of_clients(work.lr, member),
+            share=work.shares[member],
+            batches=[Samples(plan.rows[number, j, :count], None) for j, count in enumerate(counts)],
+            active=[None] * len(counts),
+            everything=[Samples(rows, None) for rows in plan.everything[number, :size].split(FULL_PASS_BLOCK)],
+            steps=scalar(len(counts)),
+            samples=scalar(size),
+        )
 
 
 def fetch(table: Tensor, rows: Tensor) -> Tensor:
@@ -126,3 +133,6 @@ def autograd(f: Callable[[Tree], tuple[Tensor, Any]], params: Tree) -> tuple[Tre
     grads = torch.autograd.grad(value, list(points.values()), allow_unused=True)
     zero_filled = (torch.zeros_like(p) if g is None else g for g, p in zip(grads, points.values(), strict=True))
     return dict(zip(points, zero_filled, strict=True)), value.detach(), aux
+
+
+_AUTOGRAD = Calculus(autograd, fetch)

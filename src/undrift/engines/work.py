@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -10,63 +10,122 @@ import numpy as np
 from torch import Tensor
 
 from undrift.client.learner import Learner
-from undrift.client.task import Augment
+from undrift.client.task import Augment, Differentiate, Fetch, Samples, Task
 from undrift.core.parts import Part, mark
+from undrift.core.random import Key
 from undrift.data.batches import Plan, Schedule, Shape, Table, plan
 from undrift.protocol import Mail, Message, Phase, State
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
-FULL_PASS_BLOCK = 64  # samples a client looks at together in a pass over all of its data; larger blocks leave the cache
+FULL_PASS_BLOCK = 64  # samples of a batch in a pass over all of a client's data; larger blocks leave the cache
 
 
 class Arrangement(NamedTuple):
     """In which order the clients of a cohort are trained, and in which blocks."""
 
     shapes: tuple[Shape, ...]  # of the blocks, one after another
-    order: Ints | None  # [n]: places in the cohort; None: as they come
+    order: Ints | None  # [n]: positions in the cohort; None: as they come
 
 
 @dataclass(frozen=True)
-class Work:
-    """Clients are given by tensors [n] in the order of the cohort; what depends on the round may be a tensor, too, so
-    that the same work can be replayed in another round."""
+class LocalTraining:
+    """What is the same for every client and round."""
 
     learner: Learner
     table: Table
-    shapes: tuple[Shape, ...]
-    order: Tensor | None
-    places: Tensor  # [n], of the clients in the table
-    ids: Tensor  # [n], whose numbers are drawn
-    shares: Tensor  # [n]
     schedule: Schedule
-    seed: int | Tensor  # [n] if a tensor
-    round: int | Tensor  # 0-dimensional if a tensor
-    lr: float | Tensor  # [n] if a tensor
-    participation: float  # |S| / N
     weight_decay: float
     clip: float | None
     augment: Augment | None
 
+
+@dataclass(frozen=True)
+class Work:
+    """The clients of a cohort, as tensors [n] in its order.
+
+    What depends on the round may be a tensor as well, so that the same work can be replayed in another round.
+    """
+
+    training: LocalTraining
+    shapes: tuple[Shape, ...]
+    order: Tensor | None
+    positions: Tensor  # [n], of the clients in the table
+    ids: Tensor  # [n], which their random numbers depend on
+    shares: Tensor  # [n]
+    seed: int | Tensor  # [n] if a tensor
+    round: int | Tensor  # 0-dimensional if a tensor
+    lr: float | Tensor  # [n] if a tensor
+    participation: float  # |S| / N
+
     def plans(self) -> Iterator[tuple[Tensor | slice, Shape, Plan]]:
-        """Blocks of clients, by their places in the cohort, and their batches."""
+        """Blocks of clients, by their positions in the cohort, and their batches."""
         start = 0
         for shape in self.shapes:
             part = slice(start, start + shape.clients)
             members = part if self.order is None else self.order[part]
-            seed = self.seed[members] if isinstance(self.seed, Tensor) else self.seed
             with mark(Part.BATCHES):
                 drawn = plan(
-                    self.table,
-                    positions=self.places[members],
+                    self.training.table,
+                    positions=self.positions[members],
                     clients=self.ids[members],
                     shape=shape,
-                    schedule=self.schedule,
-                    seed=seed,
+                    schedule=self.training.schedule,
+                    seed=of_clients(self.seed, members),
                     round=self.round,
                 )
             yield members, shape, drawn
             start += shape.clients
+
+
+def of_clients(value: Any, members: Any) -> Any:
+    """The entries of these clients, of what may differ between clients."""
+    return value[members] if isinstance(value, Tensor) else value
+
+
+class ClientPart(NamedTuple):
+    """What is one client's own in the work of its cohort."""
+
+    id: Tensor
+    seed: int | Tensor
+    lr: float | Tensor
+    share: Tensor
+    batches: Sequence[Samples]
+    active: Sequence[Tensor | None]
+    everything: Sequence[Samples]
+    steps: Tensor
+    samples: Tensor
+
+
+class Calculus(NamedTuple):
+    """How an engine differentiates and reads samples."""
+
+    differentiate: Differentiate
+    fetch: Fetch
+
+
+def make_task(work: Work, learner: Learner, client: ClientPart, calculus: Calculus) -> Task:
+    """What one client computes in this round, whoever computes it."""
+    training = work.training
+    return Task(
+        learner=learner,
+        x=training.table.x,
+        y=training.table.y,
+        batches=client.batches,
+        active=client.active,
+        everything=client.everything,
+        key=Key(client.seed, work.round, client.id),
+        steps=client.steps,
+        samples=client.samples,
+        share=client.share,
+        participation=work.participation,
+        lr=client.lr,
+        weight_decay=training.weight_decay,
+        clip=training.clip,
+        augment=training.augment,
+        differentiate=calculus.differentiate,
+        fetch=calculus.fetch,
+    )
 
 
 class Outcome(NamedTuple):
@@ -84,10 +143,11 @@ class Engine(Protocol):
     def replayed(self) -> bool: ...  # rounds are captured once and replayed
     @property
     def compiled(self) -> bool: ...  # rounds are compiled once; all of them have one shape
+    @property
+    def setting(self) -> str: ...  # as the option ``engine`` writes it, for a resumed run to use the same
 
     def arrange(self, schedule: Schedule, sizes: Ints, extremes: tuple[int, int]) -> Arrangement:
-        """How to train clients of these sizes, out of a federation of clients that have at least and at most so many
-        samples."""
+        """How to train clients of these sizes; `extremes` are those of the smallest and largest client of all."""
         ...
 
     def run(self, phase: Phase, mail: Mail, states: State, work: Work) -> Outcome: ...

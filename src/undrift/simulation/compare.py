@@ -7,26 +7,29 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
 from torch import nn
 
-from undrift.client.learner import SampleLoss
-from undrift.client.task import Augment
 from undrift.core import check
 from undrift.core.check import nearest
 from undrift.data import FederatedData
 from undrift.methods.algorithm import Algorithm
-from undrift.reporting import report, summary
-from undrift.reporting.summary import Record
-from undrift.simulation.prepare import Options, find_algorithm, prepare
+from undrift.reporting import report
+from undrift.reporting.figures import summarise
+from undrift.reporting.record import Record, history_frame
+from undrift.simulation.arguments import Objects
+from undrift.simulation.callbacks import Callback, CallbackLike, as_callbacks
+from undrift.simulation.loop import train
+from undrift.simulation.options import Options
+from undrift.simulation.prepare import find_algorithm, prepare, with_engine
 from undrift.simulation.progress import together
-from undrift.simulation.round import alike, room
-from undrift.simulation.run import Run, history_frame
-from undrift.simulation.simulate import Callback, go_on, reopen, start
+from undrift.simulation.round import can_train_together, capacity
+from undrift.simulation.run import Run
+from undrift.simulation.setup import Experiment, Setup
+from undrift.simulation.simulate import reopen, start
 from undrift.storage.directory import RunDirectory
 
 
@@ -38,7 +41,7 @@ class Comparison:
 
     def table(self) -> pd.DataFrame:
         """A row per algorithm, means over seeds."""
-        return summary.summarise(self.records, self.target)
+        return summarise(self.records, self.target)
 
     def curves(self) -> pd.DataFrame:
         """A row per algorithm, seed and round."""
@@ -52,7 +55,7 @@ class Comparison:
 
     @classmethod
     def from_directories(cls, paths: Iterable[str | Path]) -> Comparison:
-        """From run directories, or directories that hold some; runs that would look alike are told apart by theirs."""
+        """From run directories, or directories that hold some; runs of the same label are told apart by theirs."""
         found: list[tuple[str, Record]] = []
         for path in paths:
             homes = [home.parent for home in sorted(Path(path).rglob("config.json"))]
@@ -66,6 +69,19 @@ class Comparison:
         return cls(records, targets.pop() if len(targets) == 1 else None)
 
 
+class _Planned(NamedTuple):
+    """A run of a comparison, ready to start or to be resumed."""
+
+    label: str
+    experiment: Experiment
+    home: Path | None
+
+    def open(self) -> Run:
+        if self.home is None or not (self.home / "config.json").exists():
+            return start(self.experiment, self.home, self.label)
+        return reopen(self.experiment, RunDirectory.open(self.home))
+
+
 def compare(
     algorithms: Mapping[str, str | Algorithm] | Sequence[str],
     model: str | nn.Module,
@@ -74,9 +90,7 @@ def compare(
     seeds: int | Sequence[int] = 1,
     *,
     lr: float | Sequence[float] = 0.01,
-    loss: SampleLoss | None = None,
-    augment: str | Augment | None = None,
-    callbacks: Iterable[Callback] = (),
+    callbacks: Iterable[CallbackLike] = (),
     out: str | Path | None = None,
     **options: Any,
 ) -> Comparison:
@@ -85,85 +99,74 @@ def compare(
     `algorithms` maps labels to names or instances; `data` may be a function of the seed; of several learning rates
     each makes a row of its own. Runs of one algorithm train together, as one larger cohort, where that is faster.
     With `out`, every run is kept in ``out/LABEL/seed-S``; runs that are there already are not repeated. A run that
-    diverges is recorded, and the others go on.
+    diverges is recorded, and the others are trained all the same.
     """
-    labelled = _labelled(algorithms)
-    chosen = _seeds(seeds)
+    labelled, chosen, watching = _labelled(algorithms), _seeds(seeds), as_callbacks(callbacks)
     rates = list(lr) if isinstance(lr, Sequence | np.ndarray) else [lr]
     if not rates or len(set(rates)) < len(rates):
         raise ValueError(f"lr must be a number or a list of different ones, got {lr!r}")
-    plain = [_options(options | {"lr": rate}) for rate in rates]
-    records: list[Record] = []
-    count = len(chosen) * len(labelled) * len(rates)
-    _refuse_early(labelled, model, data(chosen[0]) if callable(data) else data, test, loss, augment, plain[0])
+    objects, plain = _separated(options)
     federations = {seed: data(seed) if callable(data) else data for seed in chosen}
-    order = []
-    with together(f"{count} runs", count * plain[0].rounds):
-        for label, algorithm in labelled.items():
-            begun: list[Run] = []
-            for each in plain:
-                name = label if len(plain) == 1 else f"{label}, lr {each.lr:g}"
-                order.append(name)
-                for seed in chosen:
-                    home = None if out is None else Path(out) / _slug(name) / f"seed-{seed}"
-                    beside = begun[0] if begun else None
-                    given = (algorithm, model, federations[seed], test, loss, augment, replace(each, seed=seed))
-                    run = _start_or_reopen(*given, home, name, beside)
-                    if begun and not (len(begun) < room(run.experiment) and alike(begun[0].experiment, run.experiment)):
-                        records += _finished(begun, callbacks)
-                        begun = []
-                    begun.append(run)
-            records += _finished(begun, callbacks)
-    return Comparison(sorted(records, key=lambda r: (order.index(r.label), r.seed)), plain[0].target)
-
-
-def _finished(runs: Sequence[Run], callbacks: Iterable[Callback]) -> list[Record]:
-    go_on(runs, callbacks, "stop")
-    return [Record(run.label, run.options.seed, run.history, run.config, run.environment) for run in runs]
-
-
-def _refuse_early(
-    labelled: Mapping[str, Algorithm],
-    model: str | nn.Module,
-    data: Any,
-    test: Any,
-    loss: SampleLoss | None,
-    augment: str | Augment | None,
-    options: Options,
-) -> None:
-    """What one of the algorithms cannot do is said before the first of them has trained."""
+    each = [Options(**plain | {"lr": rate, "seed": seed}) for rate in rates for seed in chosen]
+    planned: dict[str, list[_Planned]] = {}
+    shared: dict[int, Setup] = {}
     for label, algorithm in labelled.items():
-        try:
-            prepare(algorithm, model, data, test, loss, augment, options)
-        except ValueError as error:
-            raise ValueError(f"{label}: {error}") from error
+        planned[label] = []
+        for settings in each:
+            seed = settings.seed
+            given = Objects(algorithm, model, federations[seed], test, **objects)
+            name = label if len(rates) == 1 else f"{label}, lr {settings.lr:g}"
+            home = None if out is None else Path(out) / _slug(name) / f"seed-{seed}"
+            like = shared.get(seed) or next(iter(shared.values()), None)
+            experiment = _prepared(label, given, _stored(home, settings), like)
+            shared.setdefault(seed, experiment)
+            planned[label].append(_Planned(name, experiment, home))
+    count = len(each) * len(labelled)
+    records: list[Record] = []
+    with together(f"{count} runs", count * each[0].rounds):
+        for runs in planned.values():
+            records += _trained(runs, watching)
+    order = list(dict.fromkeys(plan.label for runs in planned.values() for plan in runs))
+    return Comparison(sorted(records, key=lambda r: (order.index(r.label), r.seed)), each[0].target)
 
 
-def _start_or_reopen(
-    algorithm: Algorithm,
-    model: str | nn.Module,
-    data: Any,
-    test: Any,
-    loss: SampleLoss | None,
-    augment: str | Augment | None,
-    options: Options,
-    home: Path | None,
-    label: str,
-    beside: Run | None,
-) -> Run:
+def _prepared(label: str, objects: Objects, options: Options, like: Setup | None) -> Experiment:
+    """What one of the algorithms cannot do is said before the first of them has trained."""
+    try:
+        return with_engine(prepare(objects, options, like))
+    except ValueError as error:
+        raise ValueError(f"{label}: {error}") from error
+
+
+def _trained(planned: Sequence[_Planned], callbacks: Sequence[Callback]) -> list[Record]:
+    """Train the runs of one algorithm, as many together as the engine has room for."""
+    records: list[Record] = []
+    group: list[_Planned] = []
+    for plan in planned:
+        first = group[0].experiment if group else plan.experiment
+        if len(group) == capacity(plan.experiment) or not can_train_together(first, plan.experiment):
+            records += _finished(group, callbacks)
+            group = []
+        group.append(plan)
+    return records + _finished(group, callbacks)
+
+
+def _finished(group: Sequence[_Planned], callbacks: Sequence[Callback]) -> list[Record]:
+    runs = [plan.open() for plan in group]
+    train(runs, callbacks, "stop")
+    return [run.record for run in runs]
+
+
+def _stored(home: Path | None, options: Options) -> Options:
+    """The options of a run that is there already, which may be given more rounds; others must be the same."""
     if home is None or not (home / "config.json").exists():
-        return start(algorithm, model, data, test, loss, augment, options, home, label, beside)
-    _refuse_other_options(home, options)
-    return reopen(home, options.rounds, algorithm, model, data, test, loss, augment, beside)
-
-
-def _refuse_other_options(home: Path, options: Options) -> None:
-    """A run goes on with the options it was begun with; those that change no number may differ."""
-    stored = asdict(Options(**RunDirectory.open(home).config["options"]))
+        return options
+    stored = Options(**RunDirectory.open(home).config["options"])
     given = json.loads(json.dumps(asdict(options)))  # tuples become lists, as in the file
-    for key, value in stored.items():
+    for key, value in asdict(stored).items():
         if key not in ("rounds", "engine", "device") and value != given[key]:
             raise ValueError(f"{home} was begun with {key}={value!r}, not {given[key]!r}; choose another directory")
+    return replace(stored, rounds=options.rounds)
 
 
 def read_record(directory: RunDirectory) -> Record:
@@ -172,15 +175,15 @@ def read_record(directory: RunDirectory) -> Record:
         config["label"],
         config["options"]["seed"],
         history_frame(directory.rows()),
-        config,
-        directory.environment,
+        config=config,
+        environment=directory.environment,
     )
 
 
 def _labelled(algorithms: Mapping[str, str | Algorithm] | Sequence[str]) -> dict[str, Algorithm]:
     if not isinstance(algorithms, Mapping):
         found = [find_algorithm(a) for a in algorithms]
-        algorithms = {type(a).__name__: a for a in found}
+        algorithms = {a.label: a for a in found}
         if len(algorithms) < len(found):
             raise ValueError("algorithms must differ; give a dict with a label for each")
     if not algorithms:
@@ -197,15 +200,14 @@ def _seeds(seeds: int | Sequence[int]) -> list[int]:
     return list(seeds)
 
 
-def _options(given: dict[str, Any]) -> Options:
-    known = [f.name for f in fields(Options) if f.name != "seed"]
+def _separated(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The objects among further arguments, and the options."""
+    objects = [f.name for f in fields(Objects) if f.kw_only]
+    known = [*objects, *(f.name for f in fields(Options) if f.name not in ("seed", "lr"))]
     for key in given:
         if key not in known:
             raise TypeError(f"compare has no argument {key!r}{nearest(key, known)}")
-    for key, kind in (("device", torch.device), ("dtype", torch.dtype)):
-        if isinstance(given.get(key), kind):
-            given[key] = str(given[key]).removeprefix("torch.")
-    return Options(**given)
+    return {k: v for k, v in given.items() if k in objects}, {k: v for k, v in given.items() if k not in objects}
 
 
 def _slug(label: str) -> str:

@@ -1,11 +1,10 @@
-"""A run: its state while it goes on, its result afterwards."""
+"""A run: its state while it trains, its result afterwards."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -14,35 +13,23 @@ import numpy as np
 import pandas as pd
 import torch
 
-from undrift.client.evaluate import class_averages, evaluate, figures, sums
 from undrift.core import tree
 from undrift.core.log import notice
 from undrift.core.parts import Part, mark
 from undrift.core.tree import Tree
 from undrift.data.federated import FederatedData
-from undrift.engines.cuda_graph import Replayer
 from undrift.engines.determinism import arithmetic
-from undrift.methods.averaging import mean_buffers
 from undrift.protocol import State
-from undrift.reporting.summary import unit_of_traffic
-from undrift.simulation.personal import accuracies
-from undrift.simulation.prepare import Experiment, Options
-from undrift.simulation.round import Memory, Played, Stage, describe_cohort
+from undrift.reporting.record import COLUMNS, Record, history_frame
+from undrift.reporting.wording import unit_of_traffic
+from undrift.simulation.evaluation import Evaluator, client_accuracies, server_models
+from undrift.simulation.options import Options
+from undrift.simulation.round import Memory, RoundResult
+from undrift.simulation.setup import Experiment
 from undrift.storage.arena import Space
 from undrift.storage.directory import RunDirectory, write_json
 from undrift.storage.states import ClientStates, Ids
 
-COLUMNS = (
-    "round",
-    "loss",
-    "accuracy",
-    "train_loss",
-    "bytes_down",
-    "bytes_up",
-    "participants",
-    "seconds",
-    "diverged",
-)
 _SAVING_SHARE = 0.05  # checkpoints may take this part of the time
 _SAVING_SPEED = 200e6  # bytes a second; what is new since the last checkpoint is expected to take so long
 
@@ -79,8 +66,7 @@ class Run:
         population, self._space = len(experiment.data), Space(learner.device, self.out)
         self._states = ClientStates(method.client(learner.parameters, learner.buffers), population, self._space)
         self._ledger = ClientStates(method.ledger(learner.parameters), population, self._space)
-        self._stage: Stage | None = None
-        self._replayer = Replayer() if experiment.engine.replayed else None  # of evaluations
+        self._evaluate = Evaluator(experiment)
         self._obstacle = ""
         self._rows: list[dict[str, Any]] = []
         self._taken_part = np.zeros(population, dtype=np.int64)  # rounds, of every client
@@ -112,13 +98,23 @@ class Run:
 
     @property
     def reached_target(self) -> bool:
-        target = self._experiment.options.target
+        target = self.options.target
         return target is not None and any(row["accuracy"] >= target for row in self._rows)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rounds so far, as plain values."""
+        return list(self._rows)
 
     @property
     def history(self) -> pd.DataFrame:
         """A row per round."""
         return history_frame(self._rows)
+
+    @property
+    def record(self) -> Record:
+        """What a report needs."""
+        return Record(self.label, self.options.seed, self.history, config=self.config, environment=self.environment)
 
     @property
     def clients(self) -> pd.DataFrame:
@@ -138,15 +134,8 @@ class Run:
         Loss, accuracy and, averaged over classes, precision, recall and F1 (averaged over samples they are the
         accuracy). ``.max()`` and ``.mean()`` give the best and the mean of an algorithm that keeps several models.
         """
-        experiment = self._experiment
-        if experiment.test is None:
-            raise ValueError("evaluate needs test samples; give simulate test=(x, y)")
-        private, buffers, rows = self._typical("private"), self._statistics(), []
         with arithmetic(self.precision):
-            for model in self.models:
-                given = (experiment.learner, model | private, buffers, *experiment.test)
-                rows.append(evaluate(*given) | class_averages(*given))
-        return pd.DataFrame(rows).rename_axis("model")
+            return pd.DataFrame(server_models(self._experiment, self.memory)).rename_axis("model")
 
     @property
     def options(self) -> Options:
@@ -198,46 +187,40 @@ class Run:
         ending = "" if last is None else f", accuracy {last:.4f}"
         return f"Run({self._experiment.algorithm!r}, {self.rounds} rounds{ending})"
 
-    # progress
+    # rounds
 
-    def advance(self) -> dict[str, Any]:
-        """Play one more round and keep it; raises `DivergenceError` and keeps nothing if a number is not finite."""
-        self._stage = self._stage or Stage([self._experiment])
-        return advance([self], self._stage)[0]()
-
-    def keep(self, played: Played, seconds: float) -> dict[str, Any]:
+    def keep(self, result: RoundResult, seconds: float) -> dict[str, Any]:
         """Keep a round that took so long; raises `DivergenceError` and keeps nothing if a number is not finite."""
         started = time.perf_counter() - seconds
-        number, wrong, self._obstacle = self.rounds + 1, played.diverged, played.obstacle
+        number, wrong, self._obstacle = self.rounds + 1, result.diverged, result.obstacle
         row: dict[str, Any] = {
             "round": number,
             "loss": math.nan,
             "accuracy": math.nan,
-            "train_loss": played.train_loss,
-            "bytes_down": played.bytes_down,
-            "bytes_up": played.bytes_up,
-            "participants": len(played.ids),
+            "train_loss": result.train_loss,
+            "bytes_down": result.bytes_down,
+            "bytes_up": result.bytes_up,
+            "participants": len(result.ids),
             "diverged": bool(len(wrong)),
-        }
+        } | dict.fromkeys(self._experiment.metrics, math.nan)
         if len(wrong):
             row["seconds"] = time.perf_counter() - started
             self._keep_row(row)
             checkpoint = self.save() if self.rounds else None
             raise DivergenceError(number, wrong.tolist(), checkpoint, self)
         with mark(Part.COHORT):
-            self._keep(played)
-        if number % self._experiment.options.eval_every == 0 or number == self._experiment.options.rounds:
+            self._keep(result)
+        if number % self.options.eval_every == 0 or number == self.options.rounds:
             with mark(Part.EVALUATION):
-                row |= self._evaluated()
+                row |= self._evaluate(self.memory)
         row["seconds"] = time.perf_counter() - started
-        self._keep_row(row)
-        return row
+        return self._keep_row(row)
 
-    def _keep(self, played: Played) -> None:
-        self._server = played.server
-        self._states.scatter(played.ids, played.clients)
-        self._ledger.scatter(played.ids, played.ledger)
-        self._taken_part[played.ids] += 1
+    def _keep(self, result: RoundResult) -> None:
+        self._server = result.server
+        self._states.scatter(result.ids, result.clients)
+        self._ledger.scatter(result.ids, result.ledger)
+        self._taken_part[result.ids] += 1
         self._note_places()
 
     def _note_places(self) -> None:
@@ -249,52 +232,22 @@ class Run:
         if self._directory is not None:
             write_json(self._directory.path / "environment.json", self.environment)
         if "on disk" in self._kept:
-            notice(f"{self.label}: states of clients fill the memory; further ones go to disk, in {self._space.home}")
+            notice(f"{self.label}: client states fill the memory; further ones go to disk, in {self._space.home}")
 
-    def _keep_row(self, row: dict[str, Any]) -> None:
-        row = {column: row[column] for column in COLUMNS}
+    def _keep_row(self, row: dict[str, Any]) -> dict[str, Any]:
+        row = {name: row[name] for name in (*(column.name for column in COLUMNS), *self._experiment.metrics)}
         self._rows.append(row)
         if self._directory is not None:
             with mark(Part.SAVING):
                 self._directory.append(row)
-
-    def _evaluated(self) -> dict[str, float]:
-        experiment = self._experiment
-        if experiment.test is None:
-            return {}
-        x, y = experiment.test
-        model = experiment.method.presented(self._server) | self._typical("private")
-        given: State = {"model": model}
-        if statistics := self._statistics():
-            given["buffers"] = statistics
-
-        def summed(given: State) -> tuple[State, None]:
-            return {"sums": sums(experiment.learner, given["model"], given.get("buffers"), x, y)}, None
-
-        found, _ = summed(given) if self._replayer is None else self._replayer("evaluation", summed, given)
-        return figures(found["sums"], len(x))
-
-    def _statistics(self) -> Tree | None:
-        """The buffers that the server's models are evaluated with."""
-        return self._experiment.method.buffers(self._server) or self._typical("buffers") or None
-
-    def _typical(self, part: str) -> Tree:
-        """The mean, over the clients seen, of a part of the model that they keep for themselves."""
-        if part not in self._states.initial or not len(self._states):
-            return {}
-        weights = describe_cohort(self._experiment, self._states.seen, self.rounds).weights
-        means = []
-        for block in self._states.blocks(part):
-            own, weights = weights[: len(block["ids"])], weights[len(block["ids"]) :]
-            means.append(mean_buffers(block["states"][part], own))
-        return mean_buffers(tree.stack(means), weights.new_ones(len(means)))
+        return row
 
     def _personal(self) -> pd.Series[float]:
         """Accuracy of the clients' own models, for those that have taken part."""
         if self._accuracies is None or self._accuracies[0] != self.rounds:
             ids = np.flatnonzero(self._taken_part)
             with arithmetic(self.precision):
-                found = accuracies(self._experiment, self._server, self._states, self._ledger, ids, self.rounds + 1)
+                found = client_accuracies(self._experiment, self.memory, ids, self.rounds + 1)
             self._accuracies = self.rounds, pd.Series(found, dtype="float64")
         return self._accuracies[1]
 
@@ -306,7 +259,7 @@ class Run:
             return self._checkpoint
         started = time.monotonic()
         with mark(Part.SAVING):
-            self._checkpoint = self._directory.save(self.rounds, self._memory())
+            self._checkpoint = self._directory.save(self.rounds, self._parts())
         self._saved_at, self._saved_bytes = time.monotonic(), self._bytes
         self._save_seconds = self._saved_at - started
         return self._checkpoint
@@ -322,7 +275,7 @@ class Run:
         """The size of a checkpoint."""
         return tree.nbytes(self._server) + sum(self._kept.values())
 
-    def _memory(self) -> Iterator[State]:
+    def _parts(self) -> Iterator[State]:
         """All that is remembered, in parts that fit into memory."""
         nothing: State = {}
         blocks = zip_longest(self._states.blocks(), self._ledger.blocks(), fillvalue=nothing)
@@ -356,25 +309,9 @@ class Run:
         self._note_places()
 
 
-def advance(runs: Sequence[Run], stage: Stage) -> list[Callable[[], dict[str, Any]]]:
-    """Play one more round of runs that have done equally many, on a stage of their own.
-
-    For every run there is a function that keeps its round; it returns the row, or raises `DivergenceError`.
-    """
-    started = time.perf_counter()
-    played = stage.play([run.memory for run in runs], runs[0].rounds + 1)
-    seconds = (time.perf_counter() - started) / len(runs)
-    return [partial(run.keep, each, seconds) for run, each in zip(runs, played, strict=True)]
-
-
 def _copied(tree: Tree) -> Tree:
     """What callers may change without changing the run."""
     return {k: v.clone() for k, v in tree.items()}
-
-
-def history_frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    frame = pd.DataFrame(rows, columns=list(COLUMNS))
-    return frame.astype({"round": "int64", "loss": "float64", "accuracy": "float64", "diverged": "bool"})
 
 
 def _classes_seen(data: FederatedData, classes: int) -> Ids:

@@ -1,0 +1,102 @@
+"""Whether a model can be batched, detected by trying: a few samples with padding, two clients with one step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from undrift.accelerate import recurrence
+from undrift.client.learner import Batch
+from undrift.core import tree
+from undrift.core.random import Key
+from undrift.engines.determinism import arithmetic
+from undrift.engines.work import Engine, Work
+from undrift.engines.workload import Workload
+from undrift.protocol import Cohort
+
+_REFUSALS = (RuntimeError, NotImplementedError, ValueError)  # what PyTorch raises for what cannot be batched
+
+
+def batching_obstacle(engine: Engine, workload: Workload) -> str:
+    """Why clients of this model cannot be trained at once; empty if they can."""
+    return _mixing(workload) or training_obstacle(engine, workload)
+
+
+def training_obstacle(engine: Engine, workload: Workload, refusals: tuple[type[Exception], ...] = _REFUSALS) -> str:
+    """Why two clients cannot take one step together; empty if they can."""
+    for part in workload.training.learner.module.modules():
+        if isinstance(part, nn.RNNBase) and not recurrence.suits(part):
+            return f"PyTorch has no nn.{type(part).__name__} for many clients at once"
+    try:
+        with torch.no_grad():
+            _one_step(engine, workload)
+    except refusals as error:
+        return str(error).strip().splitlines()[0]
+    return ""
+
+
+def _one_step(engine: Engine, workload: Workload) -> None:
+    """A round of the largest and the smallest client, of one step; nothing of it is kept."""
+    method, learner, sizes = workload.method, workload.training.learner, workload.data.sizes
+    ids = np.argsort(-sizes, kind="stable")[[0, -1]]
+    schedule = replace(workload.training.schedule, steps=1, epochs=None)
+    shapes, order = engine.arrange(schedule, sizes[ids], workload.extremes)
+    clients = torch.from_numpy(ids).to(learner.device)
+    work = Work(
+        training=replace(workload.training, schedule=schedule, weight_decay=0.0, clip=None),
+        shapes=shapes,
+        order=None if order is None else torch.from_numpy(order).to(learner.device),
+        positions=clients,
+        ids=clients,
+        shares=torch.ones(2, dtype=learner.dtype, device=learner.device),
+        seed=workload.seed,
+        round=1,
+        lr=0.1,
+        participation=1.0,
+    )
+    cohort = Cohort(clients, work.shares / 2, work.shares, population=len(workload.data), round=1)
+    server = method.server(learner.parameters, learner.buffers)
+    if ledger := method.ledger(learner.parameters):
+        server |= {"ledger": tree.repeat(ledger, 2)}
+    states: Any = tree.repeat(method.client(learner.parameters, learner.buffers), 2)
+    for phase in method.phases:
+        replies, states, _ = engine.run(phase, phase.ask(server, cohort), states, work)
+        if phase is not method.phases[-1]:
+            server = phase.hear(server, replies, cohort)
+
+
+def _mixing(workload: Workload) -> str:
+    """Why samples that only pad a batch would change the others; empty if they do not, or if none are needed."""
+    training, data = workload.training, workload.data
+    (smallest, largest), batch = workload.extremes, training.schedule.batch_size or workload.extremes[1]
+    if smallest == largest and (largest % batch == 0 or largest < batch):
+        return ""
+    learner = training.learner
+    count = min(8, len(data.rows))
+    spread = np.linspace(0, len(data.rows) - 1, count).astype(np.int64)
+    real = torch.from_numpy(data.rows[spread]).to(learner.device)
+    padded = torch.cat([real, real[-1:].expand(3)])  # as a plan pads
+    weight = (torch.arange(count + 3, device=learner.device) < count).to(learner.dtype)
+    key = Key(workload.seed, 1, torch.tensor(0, device=learner.device))
+
+    def losses(rows: Tensor, weight: Tensor | None) -> tree.Tree:
+        x = learner.prepare(training.table.x[rows])
+        if training.augment is not None:
+            x = training.augment(x, key, 0)
+        batch = Batch(x, training.table.y[rows], weight, key=key, step=0, buffers=learner.buffers)
+        values, buffers = learner.losses(learner.parameters, batch)
+        return buffers | {"losses": values[:count]}
+
+    try:
+        with torch.no_grad(), arithmetic("fp32"), learner.exactly():  # less would look like mixing
+            alone, among = losses(real, None), losses(padded, weight)
+    except (RuntimeError, NotImplementedError, ValueError, IndexError) as error:
+        return str(error).strip().splitlines()[0]
+    near = torch.finfo(learner.dtype).eps ** 0.5  # sums of other lengths are rounded otherwise
+    if all(torch.allclose(among[k].double(), v.double(), rtol=near, atol=near) for k, v in alone.items()):
+        return ""
+    return "it mixes the samples of a batch, which those that pad it would change"

@@ -1,0 +1,137 @@
+"""The arguments of `simulate`: objects that may also be given by name, and the options."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from torch import nn
+
+from undrift.client.learner import SampleLoss
+from undrift.client.metrics import METRICS, Metric
+from undrift.client.task import Augment
+from undrift.core import check
+from undrift.data import FederatedData
+from undrift.methods.aggregate import AGGREGATES, Aggregate
+from undrift.methods.algorithm import Algorithm
+from undrift.methods.codec import CODECS, Codec
+from undrift.methods.plugin import Plugin
+from undrift.simulation.callbacks import CallbackLike
+from undrift.simulation.options import Option, Options, declared, given, names, option, text
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Objects:
+    """What is trained on what: objects, most of which may be given by name."""
+
+    algorithm: str | Algorithm = field(
+        metadata={"meaning": 'a name such as "fedhbm" or "fedprox(mu=0.1)", or an instance: ud.algorithms.FedHBM()'}
+    )
+    model: str | nn.Module = field(
+        metadata={"meaning": "a module, whose parameters are the starting point and which is never changed, or a name"}
+    )
+    data: str | FederatedData | Sequence[tuple[Any, Any]] = field(
+        metadata={"meaning": "a pair of arrays (x, y) for every client, a FederatedData, or a name"}
+    )
+    test: tuple[Any, Any] | None = field(
+        default=None,
+        metadata={"meaning": "held-out samples (x, y); a named or federated data set brings its own"},
+    )
+    loss: SampleLoss | None = given("None for cross-entropy, or f(output, target) with one value per sample")
+    augment: str | Augment | None = option(
+        None, "augmentation: a name, or f(x, key, step) on a batch", text(), section="run"
+    )
+    metrics: Mapping[str, Metric] | Sequence[str] = option(
+        (),
+        f"further figures of every evaluation: names ({', '.join(METRICS)}), or {{name: f(outputs, targets)}}",
+        names(),
+        section="run",
+    )
+    plugins: Sequence[Plugin] = given("corrections that are added to the algorithm's own, such as ud.PGVC()", ())
+    aggregate: str | Aggregate = option(
+        "mean",
+        f"how client updates become one: {', '.join(AGGREGATES)}, or f(updates, weights)",
+        text(),
+        section="server",
+    )
+    compress: str | Codec | None = option(
+        None, f"how replies are encoded on the wire: {', '.join(CODECS)}, or a codec", text(), section="run"
+    )
+
+
+@dataclass(frozen=True)
+class Arguments(Options, Objects):
+    """All arguments of `simulate`."""
+
+    callbacks: Iterable[CallbackLike] = given(
+        "functions f(row, run), or ud.Callback objects with begin, round, end; a true result of a round ends the run",
+        (),
+    )
+    out: str | Path | None = given("a directory for everything needed to inspect, resume and report")
+    on_divergence: str = given('"raise" a DivergenceError, or "stop" and return the rounds so far', "raise")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.choice("on_divergence", self.on_divergence, ("raise", "stop"))
+
+    @property
+    def objects(self) -> Objects:
+        return _part(self, Objects)
+
+    @property
+    def options(self) -> Options:
+        return _part(self, Options)
+
+
+def settings() -> list[Option]:
+    """All that a configuration file can hold, besides data, model and algorithm."""
+    return list(declared(Arguments))
+
+
+def _part(whole: Arguments, kind: type[T]) -> T:
+    return kind(**{each.name: getattr(whole, each.name) for each in fields(kind)})  # type: ignore[arg-type]
+
+
+def takes(arguments: Callable[P, T]) -> Callable[[Callable[[T], R]], Callable[P, R]]:
+    """Lets a function of one dataclass be called with the dataclass's arguments, and explains them in its docstring."""
+
+    def decorate(function: Callable[[T], R]) -> Callable[P, R]:
+        signature = inspect.signature(arguments)
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            for name in kwargs:
+                if name not in signature.parameters:
+                    near = check.nearest(name, signature.parameters)
+                    raise TypeError(f"{function.__name__} has no argument {name!r}{near}")
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}: {error}") from None
+            return function(arguments(*args, **kwargs))
+
+        result = inspect.signature(function, eval_str=False).return_annotation
+        call.__signature__ = signature.replace(return_annotation=result)  # type: ignore[attr-defined]
+        call.__doc__ = f"{inspect.getdoc(function)}\n\nArgs:\n{_explained(arguments)}"
+        return call
+
+    return decorate
+
+
+def _explained(arguments: Any) -> str:
+    options = {each.name: each.meaning for each in declared(arguments)}
+    lines = []
+    for each in fields(arguments):
+        meaning = options.get(each.name) or each.metadata["meaning"]
+        entry = f"{each.name}: {meaning}."
+        lines.append(textwrap.fill(entry, 116, initial_indent="    ", subsequent_indent="        "))
+    return "\n".join(lines)

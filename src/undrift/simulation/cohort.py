@@ -1,0 +1,69 @@
+"""Who takes part in a round, and with which weight: a function of seed and round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from undrift.core import check, random
+from undrift.protocol import Cohort
+from undrift.simulation.options import Options
+from undrift.simulation.setup import Setup
+from undrift.storage.states import Ids
+
+
+def size(options: Options, population: int) -> int | None:
+    """How many clients a round has; None when cohorts are listed one by one. Refuses what cannot be."""
+    cohort: Any = options.cohort
+    if cohort is None:
+        return population
+    if isinstance(cohort, int):
+        if not 1 <= cohort <= population:
+            raise ValueError(f"cohort must lie between 1 and the federation's {population} clients, got {cohort}")
+        return cohort
+    if isinstance(cohort, float):
+        check.number("cohort (a fraction)", cohort, 0, 1, open_low=True)
+        return max(1, round(cohort * population))
+    if len(cohort) != options.rounds:
+        raise ValueError(
+            f"cohort as a list must have one entry per round, got {len(cohort)} for {options.rounds} rounds"
+        )
+    for number, members in enumerate(cohort, 1):
+        if isinstance(members, str) or not isinstance(members, Sequence):
+            raise TypeError(f"cohort of round {number} must be a list of clients, got {members!r}")
+        if not len(members) or len(set(members)) < len(members):
+            raise ValueError(f"cohort of round {number} must name different clients, at least one, got {list(members)}")
+        wrong = [m for m in members if isinstance(m, bool) or not isinstance(m, int) or not 0 <= m < population]
+        if wrong:
+            raise ValueError(f"cohort of round {number}: clients are 0..{population - 1}, got {wrong[0]!r}")
+    return None
+
+
+def draw(setup: Setup, round: int) -> Ids:
+    """The clients of this round."""
+    options, population = setup.options, len(setup.data)
+    count = size(options, population)
+    if count is None:
+        return np.array(options.cohort[round - 1], dtype=np.int64)  # type: ignore[index]  # a list, as checked
+    if count == population:
+        return np.arange(population)
+    return random.sample(options.seed, round, population, count).numpy()
+
+
+def describe(setup: Setup, ids: Ids, round: int) -> Cohort:
+    """Weights and shares of the objective, by samples or uniform; in the host's memory."""
+    data, dtype = setup.data, setup.learner.dtype
+    sizes = torch.from_numpy(data.sizes[ids]).double()
+    if setup.weighting == "samples":
+        weights, shares = sizes / sizes.sum(), sizes / (len(data.rows) / len(data))
+    else:
+        weights, shares = torch.full_like(sizes, 1 / len(ids)), torch.ones_like(sizes)
+    return Cohort(torch.from_numpy(ids), weights.to(dtype), shares.to(dtype), population=len(data), round=round)
+
+
+def on_device(cohort: Cohort, device: torch.device) -> Cohort:
+    ids, weights, shares = (part.to(device) for part in (cohort.ids, cohort.weights, cohort.shares))
+    return cohort._replace(ids=ids, weights=weights, shares=shares)

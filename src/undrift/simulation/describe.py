@@ -1,0 +1,132 @@
+"""The objects of a run in plain values, for its configuration file, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from torch import nn
+
+from undrift.algorithms.text import from_options
+from undrift.client.evaluate import Samples
+from undrift.data import FederatedData, load
+from undrift.methods.algorithm import Algorithm
+from undrift.methods.codec import CODECS, Codec
+from undrift.methods.plugin import Plugin
+from undrift.plugins import find as find_plugin
+from undrift.simulation.arguments import Objects
+from undrift.storage import fingerprint
+from undrift.storage.fingerprint import is_fingerprint
+
+Description = dict[str, Any]
+
+# What a configuration written before these existed stands for.
+_LATER: Description = {"metrics": [], "plugins": [], "aggregate": "mean", "compress": None}
+
+
+def describe(objects: Objects, algorithm: Algorithm, data: FederatedData, test: Samples | None) -> Description:
+    """What `resume` makes the objects from again, or recognises them by."""
+    model, metrics = objects.model, objects.metrics
+    return {
+        "algorithm": {"name": algorithm.name(), "options": {k: _plain(v) for k, v in algorithm.options().items()}},
+        "model": fingerprint.of_module(model) if isinstance(model, nn.Module) else model,
+        "data": data.recipe or {fingerprint.FINGERPRINT: data.fingerprint()},
+        "test": None if test is None else fingerprint.of_samples(test),
+        "loss": _by_name(objects.loss),
+        "augment": _by_name(objects.augment),
+        "metrics": {k: _by_name(f) for k, f in metrics.items()} if isinstance(metrics, Mapping) else _listed(metrics),
+        "plugins": [_plain(plugin) for plugin in objects.plugins],
+        "aggregate": _by_name(objects.aggregate),
+        "compress": _plain(objects.compress),
+    }
+
+
+def _listed(names: Any) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _by_name(given: str | Callable[..., Any] | None) -> Any:
+    return given if given is None or isinstance(given, str) else fingerprint.of_callable(given)
+
+
+def _plain(value: Any) -> Any:
+    """An option's value; what is no plain value (a state dict) is fingerprinted."""
+    if isinstance(value, Plugin | Codec):
+        name = type(value).__name__.lower()
+        return {"name": name} | {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return fingerprint.of_tree(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def restore(stored: Description, given: Mapping[str, Any]) -> Objects:
+    """The objects of a stored run: those `given`, and by name what was given by name."""
+    stored = _LATER | stored
+    algorithm = given.get("algorithm") or _algorithm(stored["algorithm"])
+    return Objects(
+        algorithm,
+        _named("model", stored, given),
+        _data(stored, given),
+        _named("test", stored, given),
+        loss=_named("loss", stored, given),
+        augment=_named("augment", stored, given),
+        metrics=_named("metrics", stored, given),
+        plugins=tuple(_plugin(each) for each in stored["plugins"]),
+        aggregate=_named("aggregate", stored, given),
+        compress=_codec(_named("compress", stored, given)),
+    )
+
+
+def check_same(stored: Description, now: Description) -> None:
+    for part, description in now.items():
+        before = (_LATER | stored)[part]
+        if not _equal(part, before, description):
+            raise ValueError(f"the given {part} is not the one this run was started with")
+
+
+def _equal(part: str, before: Any, now: Any) -> bool:
+    if part != "algorithm":
+        return bool(before == now)
+    return before["name"] == now["name"] and _unnamed(before["options"]) == _unnamed(now["options"])
+
+
+def _unnamed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as version 0.1 stored them: a plug-in without its name, which is that of the option."""
+    return {
+        key: {k: v for k, v in value.items() if k != "name"} if isinstance(value, Mapping) else value
+        for key, value in options.items()
+    }
+
+
+def _algorithm(stored: Mapping[str, Any]) -> Algorithm:
+    objects = [key for key, value in stored["options"].items() if is_fingerprint(value)]
+    if objects:
+        raise ValueError(f"this run's algorithm was given {objects[0]} as an object; give algorithm= again")
+    return from_options(stored["name"], stored["options"])
+
+
+def _plugin(stored: Mapping[str, Any]) -> Plugin:
+    return find_plugin(stored["name"])(**{k: v for k, v in stored.items() if k != "name"})
+
+
+def _codec(stored: Any) -> Any:
+    if not isinstance(stored, Mapping):
+        return stored
+    return CODECS[stored["name"]](**{k: v for k, v in stored.items() if k != "name"})
+
+
+def _named(part: str, stored: Description, given: Mapping[str, Any]) -> Any:
+    if given.get(part) is not None:
+        return given[part]
+    value = stored[part]
+    objects = value.values() if part == "metrics" and isinstance(value, Mapping) else (value,)
+    if any(is_fingerprint(each) for each in objects):
+        raise ValueError(f"this run was started with a {part} given as an object; give {part}= again")
+    return value
+
+
+def _data(stored: Description, given: Mapping[str, Any]) -> Any:
+    if given.get("data") is None and "name" in stored["data"]:
+        return load(**stored["data"])
+    return _named("data", stored, given)

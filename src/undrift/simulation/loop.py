@@ -1,0 +1,114 @@
+"""The training loop: rounds until the end, callbacks, checkpoints, interruption."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from undrift.engines import allocation
+from undrift.engines.determinism import arithmetic
+from undrift.simulation.callbacks import Callback, EarlyStopping
+from undrift.simulation.progress import meter
+from undrift.simulation.round import RoundRunner
+from undrift.simulation.run import DivergenceError, Run
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a run: the rounds so far are in `run` and, with `out`, in a checkpoint for `resume`."""
+
+    def __init__(self, run: Run) -> None:
+        where = f"; resume with: undrift resume {run.out}" if run.out else ""
+        super().__init__(f"interrupted after round {run.rounds}{where}")
+        self.run = run
+
+
+def train(runs: Sequence[Run], callbacks: Sequence[Callback], on_divergence: str) -> None:
+    """Train a run, or several that can train together, to the end. Those that are equally far share their rounds."""
+    first = runs[0]
+    if first.options.patience is not None:
+        callbacks = (*callbacks, EarlyStopping(first.options.patience))
+    label = first.label if len(runs) == 1 else f"{first.label} × {len(runs)}"
+    with (
+        arithmetic(first.precision),
+        allocation.kept(),
+        _ctrl_c() as interrupted,
+        meter(label, first.options.rounds, len(runs)) as tick,
+        _watched(runs, callbacks),
+    ):
+        tick(min(run.rounds for run in runs), None)
+        for done, row in _rounds(runs, callbacks, on_divergence):
+            tick(done, row)
+            if interrupted():
+                for run in runs:
+                    run.save()
+                raise Interrupted(first)
+        for run in runs:
+            run.save()
+
+
+def _rounds(
+    runs: Sequence[Run], callbacks: Sequence[Callback], on_divergence: str
+) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """Train round after round; yields how many are done, and the row of one of the runs."""
+    rounds, training = runs[0].options.rounds, list(runs)
+    group: list[Run] = []
+    while training := [run for run in training if run.rounds < rounds and not run.reached_target]:
+        done, row = min(run.rounds for run in training), None
+        if group != (behind := [run for run in training if run.rounds == done]):
+            group, runner = behind, RoundRunner([run.experiment for run in behind])
+        started = time.perf_counter()
+        results = runner.run([run.memory for run in group], done + 1)
+        seconds = (time.perf_counter() - started) / len(group)
+        for run, result in zip(group, results, strict=True):
+            try:
+                row = run.keep(result, seconds)
+            except DivergenceError:
+                if on_divergence == "raise":
+                    raise
+                training.remove(run)
+                continue
+            run.save_if_due()
+            wishes = [callback.round(row, run) for callback in callbacks]  # all are called, whatever the first one says
+            if any(wishes):
+                training.remove(run)
+        yield done + 1, row
+
+
+@contextmanager
+def _watched(runs: Sequence[Run], callbacks: Sequence[Callback]) -> Iterator[None]:
+    """Every callback learns of the beginning and of the end of every run."""
+    for run in runs:
+        for callback in callbacks:
+            callback.begin(run)
+    try:
+        yield
+    finally:
+        for run in runs:
+            for callback in callbacks:
+                callback.end(run)
+
+
+@contextmanager
+def _ctrl_c() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C ends a run after the current round, so that it can be saved; a second one ends it at once."""
+    pressed = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        if pressed:
+            raise KeyboardInterrupt
+        pressed = True
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: pressed
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,223 @@
+"""The settings of a run, each declared once: default, meaning, allowed values, and its key in a configuration file.
+
+The signature and the docstring of `simulate`, the keys of a TOML file, the help of ``--set``, the page of settings in
+the documentation and the checks all follow from the fields below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from undrift.client.optim import OPTIMIZERS, optimizer
+from undrift.core import check
+from undrift.core.random import SEED_LIMIT
+from undrift.engines.determinism import PRECISIONS
+from undrift.methods.averaging import BUFFER_POLICIES
+
+Cohorts = int | float | Sequence[Sequence[int]] | None
+DTYPES = ("float32", "float64")
+
+
+class Kind(NamedTuple):
+    """What values an option takes."""
+
+    words: str  # for messages and documentation
+    types: tuple[type, ...]  # of the values that a configuration file may hold
+    check: Callable[[str, Any], None]  # raises what is wrong with a value
+
+    def fits(self, value: Any) -> bool:
+        """Whether a value of a configuration file has the right type; in TOML, true is no number."""
+        return type(value) in self.types
+
+
+def whole(low: int, high: int | None = None) -> Kind:
+    def check_value(name: str, value: Any) -> None:
+        check.integer(name, value, low)
+        if high is not None and value > high:
+            raise ValueError(f"{name} must be at most {high}, got {value}")
+
+    return Kind("a whole number", (int,), check_value)
+
+
+def number(low: float, high: float = math.inf, *, open_low: bool = False, open_high: bool = False) -> Kind:
+    def check_value(name: str, value: Any) -> None:
+        check.number(name, value, low, high, open_low=open_low, open_high=open_high)
+
+    return Kind("a number", (int, float), check_value)
+
+
+def choice(*allowed: str) -> Kind:
+    return Kind("a text", (str,), lambda name, value: check.choice(name, value, allowed))
+
+
+def text() -> Kind:
+    def check_value(name: str, value: Any) -> None:
+        if not isinstance(value, str):
+            raise TypeError(f"{name} must be a text, got {value!r}")
+
+    return Kind("a text", (str,), check_value)
+
+
+def names() -> Kind:
+    def check_value(name: str, value: Any) -> None:
+        if not isinstance(value, str | Sequence | Mapping):
+            raise TypeError(f"{name} must be names or a dict of functions, got {value!r}")
+
+    return Kind("a name or a list of names", (str, list), check_value)
+
+
+def clients() -> Kind:
+    """How many clients take part is checked once their number is known (`cohort.size`)."""
+
+    def check_value(name: str, value: Any) -> None:
+        if isinstance(value, bool | str) or not isinstance(value, int | float | Sequence):
+            raise TypeError(f"{name} must be None, a number, a fraction or a list of lists, got {value!r}")
+
+    return Kind("a number, a fraction, or a list of clients for every round", (int, float, list), check_value)
+
+
+class Option(NamedTuple):
+    """The declaration of one setting."""
+
+    name: str  # the argument of `simulate`
+    default: Any
+    meaning: str
+    kind: Kind
+    section: str  # of a configuration file
+    key: str  # in that section
+    none: str | None  # how a configuration file writes None, where that is not the default
+
+    @property
+    def path(self) -> str:
+        return f"{self.section}.{self.key}"
+
+
+_DECLARED = "option"  # the entry of a field's metadata
+
+
+def option(
+    default: Any,
+    meaning: str,
+    kind: Kind,
+    *,
+    section: str,
+    key: str | None = None,
+    none: str | None = None,
+) -> Any:
+    """A field of a dataclass that is an option. None is allowed where it is the default, or where `none` names it."""
+    declared = {"default": default, "meaning": meaning, "kind": kind, "section": section, "key": key, "none": none}
+    return field(default=default, kw_only=True, metadata={_DECLARED: declared})
+
+
+def given(meaning: str, default: Any = None) -> Any:
+    """A field of a dataclass for an object that no configuration file can hold."""
+    return field(default=default, kw_only=True, metadata={"meaning": meaning})
+
+
+def declared(kind: Any) -> Iterator[Option]:
+    """The options among the fields of a dataclass."""
+    for each in fields(kind):
+        if found := _declaration(each):
+            yield found
+
+
+def _declaration(each: Field[Any]) -> Option | None:
+    found = each.metadata.get(_DECLARED)
+    return None if found is None else Option(each.name, **found | {"key": found["key"] or each.name})
+
+
+@dataclass(frozen=True)
+class Options:
+    """The settings that are plain values, which a run directory stores as they are."""
+
+    rounds: int = option(100, "rounds of training, in total", whole(1), section="run")
+    cohort: Cohorts = option(
+        None,
+        "clients of a round: None for everyone, a number, a fraction, or a list of clients for every round",
+        clients(),
+        section="run",
+    )
+    epochs: int = option(1, "local passes over a client's samples", whole(1), section="local")
+    steps: int | None = option(None, "local steps, instead of epochs", whole(1), section="local")
+    batch_size: int | None = option(32, "samples of a local step; None for all", whole(1), section="local", none="full")
+    lr: float = option(0.01, "local learning rate", number(0, open_low=True), section="local")
+    momentum: float = option(0.0, "momentum of the local optimiser", number(0, 1, open_high=True), section="local")
+    weight_decay: float = option(0.0, "weight decay of the local objective", number(0), section="local")
+    optimizer: str = option("sgd", f"local optimiser: {', '.join(OPTIMIZERS)}", choice(*OPTIMIZERS), section="local")
+    server_lr: float = option(1.0, "the server's learning rate", number(0, open_low=True), section="server", key="lr")
+    weighting: str | None = option(
+        None,
+        "client weights: samples or uniform; None for what the algorithm's paper uses",
+        choice("samples", "uniform"),
+        section="server",
+    )
+    eval_every: int = option(1, "rounds between evaluations; the last is always evaluated", whole(1), section="run")
+    target: float | None = option(None, "stop as soon as this accuracy is reached", number(0, 1), section="run")
+    patience: int | None = option(
+        None,
+        "stop when accuracy (without one, the test loss) has not improved for this many evaluations",
+        whole(1),
+        section="run",
+    )
+    seed: int = option(0, "seed of everything random", whole(0, SEED_LIMIT - 1), section="run")
+    device: str | None = option(None, "cpu or cuda; None for a GPU if there is one", text(), section="run")
+    dtype: str | None = option(
+        None, f"precision of the parameters: {', '.join(DTYPES)}; None for the model's", choice(*DTYPES), section="run"
+    )
+    engine: str = option(
+        "auto",
+        "auto, batched (batched:16 for sixteen clients at a time), compiled (batched, and compiled to C++, which takes "
+        "a while) or sequential",
+        text(),
+        section="run",
+    )
+    clip: float | None = option(
+        None,
+        "largest norm of a minibatch gradient, clipped before any correction",
+        number(0, open_low=True),
+        section="local",
+    )
+    lr_decay: float = option(
+        1.0, "factor on the local learning rate after every round", number(0, 1, open_low=True), section="local"
+    )
+    buffers: str = option(
+        "averaged",
+        f"BatchNorm statistics and other buffers: {', '.join(BUFFER_POLICIES)}",
+        choice(*BUFFER_POLICIES),
+        section="run",
+    )
+    precision: str | None = option(
+        None,
+        "fp32; tf32, the default on a GPU, which rounds the factors of products to ten bits; or bf16, which computes "
+        "in bfloat16 and keeps parameters in single precision",
+        choice(*PRECISIONS),
+        section="run",
+    )
+
+    def __post_init__(self) -> None:
+        for each in declared(Options):
+            value = plain(getattr(self, each.name))
+            object.__setattr__(self, each.name, value)
+            if value is not None or (each.default is not None and each.none is None):
+                each.kind.check(each.name, value)
+        if self.steps is not None and self.epochs != 1:
+            raise ValueError(f"give epochs or steps, not both; got epochs={self.epochs} and steps={self.steps}")
+        optimizer(self.optimizer, self.momentum)
+
+    def rate(self, round: int) -> float:
+        """The local learning rate of a round."""
+        return self.lr * self.lr_decay ** (round - 1)
+
+
+def plain(value: Any) -> Any:
+    """NumPy's numbers and arrays and torch's names as values that JSON can store."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if type(value).__module__ == "torch":  # a device or a dtype
+        return str(value).removeprefix("torch.")
+    return [plain(v) for v in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,54 @@
+"""What a run needs, checked and on its device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from undrift.client.evaluate import Samples
+from undrift.client.learner import Learner
+from undrift.client.metrics import Metric
+from undrift.data.batches import Schedule, Table
+from undrift.data.federated import FederatedData
+from undrift.engines import Engine, LocalTraining
+from undrift.methods.algorithm import Algorithm
+from undrift.protocol import Method
+from undrift.simulation.arguments import Objects
+from undrift.simulation.options import Options
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything but an engine; nothing has been trained to make it."""
+
+    objects: Objects  # as given
+    options: Options
+    algorithm: Algorithm
+    method: Method
+    training: LocalTraining
+    data: FederatedData
+    test: Samples | None
+    metrics: dict[str, Metric]
+    precision: str
+    weighting: str
+    description: dict[str, Any]  # plain values from which `resume` makes it again, or fingerprints it is checked with
+
+    @property
+    def learner(self) -> Learner:
+        return self.training.learner
+
+    @property
+    def table(self) -> Table:
+        return self.training.table
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.training.schedule
+
+
+@dataclass(frozen=True)
+class Experiment(Setup):
+    """A setup and the engine that was chosen for it."""
+
+    engine: Engine
+    engine_reason: str

@@ -1,0 +1,43 @@
+"""What was given to a run as an object, in plain values: digests by which `resume` recognises it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+FINGERPRINT = "fingerprint"  # the key of a description that is a digest
+
+
+def of_tree(tree: Mapping[str, Tensor]) -> dict[str, str]:
+    return {FINGERPRINT: _digest(tree)}
+
+
+def of_module(module: nn.Module) -> dict[str, str]:
+    """A digest of the weights and of the kinds of layers, some of which have none."""
+    kinds = [(name, type(part).__qualname__) for name, part in module.named_modules()]
+    return {FINGERPRINT: hashlib.sha256((repr(kinds) + _digest(module.state_dict())).encode()).hexdigest()}
+
+
+def of_samples(samples: tuple[Tensor, Tensor]) -> dict[str, str]:
+    return of_tree({"x": samples[0], "y": samples[1]})
+
+
+def of_callable(f: Callable[..., Any]) -> dict[str, str]:
+    """Its name: code cannot be compared."""
+    return {FINGERPRINT: f"{getattr(f, '__module__', '')}.{getattr(f, '__qualname__', type(f).__qualname__)}"}
+
+
+def is_fingerprint(description: Any) -> bool:
+    return isinstance(description, Mapping) and FINGERPRINT in description
+
+
+def _digest(tree: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for key, value in tree.items():
+        digest.update(repr((key, tuple(value.shape), str(value.dtype))).encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
