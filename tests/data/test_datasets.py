@@ -90,8 +90,8 @@ def test_an_entry_is_all_a_new_data_set_needs(source: Path, monkeypatch: pytest.
     assert ud.data.is_local("tiny-grey")
     data = ud.data.load("tiny-grey")
     assert (len(data), data.classes, data.normalise) == (2, 3, ((0.5,), (0.25,)))
-    recipe = config.recipe({"data": {"name": "tiny-grey"}})
-    assert (recipe.model, recipe.options.lr) == ("mlp", 0.2)
+    found = config.resolve({"data": {"name": "tiny-grey"}})
+    assert (found.model, found.arguments["lr"]) == ("mlp", 0.2)
 
 
 def test_default_settings_are_copies() -> None:
@@ -242,7 +242,7 @@ def test_idx_files(source: Path, ending: str) -> None:
     assert np.array_equal(data.x.numpy()[:, 0], images)
     assert data.y.tolist() == labels.tolist()
     (raw / f"train-images-idx3-ubyte{ending}").write_bytes(b"\x00\x00\x08\x03 and not much more")
-    with pytest.raises(ValueError, match=r"train-images-idx3-ubyte.* is not a whole idx file"):
+    with pytest.raises(ValueError, match=r"train-images-idx3-ubyte.* is not a complete idx file"):
         ud.data.get("mnist", source)
 
 
@@ -278,7 +278,7 @@ def test_a_pickle_that_runs_code_is_refused(source: Path) -> None:
     source.mkdir()
     for stem in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
         (source / stem).write_bytes(pickle.dumps(Evil()))
-    with pytest.raises(ValueError, match=r"is not a whole CIFAR batch: it refers to posix.system"):
+    with pytest.raises(ValueError, match=r"is not a complete CIFAR batch: it refers to posix.system"):
         ud.data.get("cifar10", source)
 
 
@@ -403,7 +403,7 @@ def test_a_killed_import_leaves_nothing_usable(source: Path, home: Path) -> None
     program = (
         "import os, signal, sys, undrift\n"
         "from undrift.data import cache\n"
-        "cache._described = lambda file: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "cache._describe = lambda file: os.kill(os.getpid(), signal.SIGKILL)\n"
         f"undrift.data.get('mnist', {str(source)!r})"
     )
     assert subprocess.run([sys.executable, "-c", program], env=os.environ, check=False).returncode == -9
@@ -424,7 +424,7 @@ def test_a_failed_import_keeps_the_old_data(source: Path, home: Path) -> None:
     columns = hub_files.table("mnist", "test", 5)
     columns["image"][3] = {"bytes": b"no picture", "path": None}
     hub_files.write(source / "mnist" / "test-00000-of-00001.parquet", columns)
-    with pytest.raises(ValueError, match="row 3 of the split 'test' is not a picture that can be read"):
+    with pytest.raises(ValueError, match="row 3 of the split 'test' is not a readable image"):
         ud.data.get("mnist", source)
     assert (home / "mnist" / "manifest.json").read_bytes() == before
     assert [path.name for path in home.iterdir()] == ["mnist"]
@@ -463,11 +463,11 @@ def test_a_truncated_file_is_refused(source: Path, home: Path) -> None:
     content = file.read_bytes()
     for damaged in (content[: len(content) // 2], b"", b"PAR1 nonsense PAR1"):
         file.write_bytes(damaged)
-        with pytest.raises(ValueError, match=f"{file.name} is not a whole parquet file"):
+        with pytest.raises(ValueError, match=f"{file.name} is not a complete parquet file"):
             ud.data.get("mnist", source)
     middle = len(content) // 2
     file.write_bytes(content[: middle - 500] + bytes(1000) + content[middle + 500 :])
-    with pytest.raises(ValueError, match=r"is damaged|is not a picture|not a whole parquet"):
+    with pytest.raises(ValueError, match=r"is damaged|is not a readable image|not a complete parquet"):
         ud.data.get("mnist", source)
     assert list(home.glob("*")) == list(home.glob(".*")) == []
 
@@ -487,8 +487,8 @@ TALL = hub_files.encoded(np.zeros((1, 30, 28), np.uint8))
             lambda c: c.update(img=c.pop("image")),
             "no column 'image'; needed: 'image', 'label'; there are: 'label', 'img'",
         ),
-        ("mnist", setting("image", 7, TALL), "row 7 of the split 'train' is 30×28 grey; all pictures must be 28×28"),
-        ("mnist", setting("image", 2, None), "row 2 of the split 'train' is not a picture that can be read"),
+        ("mnist", setting("image", 7, TALL), "row 7 of the split 'train' is 30×28 grey; all images must be 28×28"),
+        ("mnist", setting("image", 2, None), "row 2 of the split 'train' is not a readable image"),
         ("mnist", setting("label", 0, 10), "labels of the split 'train' must lie in 0..9, got 0..10"),
         ("mnist", lambda c: c.update(label=["7"] * 20), "column 'label' must hold whole numbers, got string"),
         ("mnist", lambda c: [v.clear() for v in c.values()], "the split 'train' of .* is empty"),
@@ -509,7 +509,7 @@ def test_wrong_places_are_refused(source: Path) -> None:
     with pytest.raises(ValueError, match="is not a directory"):
         ud.data.get("mnist", source)
     source.mkdir()
-    with pytest.raises(ValueError, match=r"none of the files that are understood: parquet .*, idx files"):
+    with pytest.raises(ValueError, match=r"none of the supported files: parquet .*, idx files"):
         ud.data.get("mnist", source)
     hub_files.write(source / "training.parquet", hub_files.table("mnist", "train", 3))
     with pytest.raises(ValueError, match=r"no parquet file of the split 'train' .* it has training.parquet"):

@@ -31,7 +31,7 @@ def same(a: ud.FederatedData, b: ud.FederatedData) -> bool:
 
 
 def test_from_rows_is_the_same_federation() -> None:
-    flat = ud.FederatedData.from_rows(X, Y, np.concatenate(ROWS), [3, 1, 4], (X[:2], Y[:2]), name="mine")
+    flat = ud.FederatedData.from_rows(X, Y, np.concatenate(ROWS), [3, 1, 4], test=(X[:2], Y[:2]), name="mine")
     assert same(flat, ud.FederatedData(X, Y, ROWS, (X[:2], Y[:2])))
     assert [flat.client(i)[1].tolist() for i in range(3)] == [[0, 0, 0], [1], [2, 1, 2, 1]]
     assert flat.name == "mine"
@@ -130,7 +130,7 @@ def test_wrong_tables_are_refused() -> None:
     with pytest.raises(ValueError, match="there is no column 'image'"):
         ud.FederatedData.from_hub([1, 2], "iid", 2)
     ragged = {"image": as_pillow(PICTURES[:11]) + as_pillow(PICTURES[:1, :, :3]), "label": Y}
-    with pytest.raises(ValueError, match="row 11 of column 'image' is 3×5 colour; all pictures must be 6×5 colour"):
+    with pytest.raises(ValueError, match="row 11 of column 'image' is 3×5 colour; all images must be 6×5 colour"):
         ud.FederatedData.from_hub(ragged, "iid", 2)
     with pytest.raises(ValueError, match="have no users"):
         ud.FederatedData.from_hub({"image": X, "label": Y}, "natural")
@@ -156,7 +156,7 @@ def test_folders_of_pictures(tmp_path: Path) -> None:
     )
     assert data.classes == 3
     (tmp_path / "train" / "bob" / "emu" / "9.png").write_bytes(b"no picture")
-    with pytest.raises(ValueError, match=r"9.png is not a picture that can be read"):
+    with pytest.raises(ValueError, match=r"9.png is not a readable image"):
         ud.FederatedData.from_folders(tmp_path / "train")
 
 
@@ -167,7 +167,7 @@ def test_folders_of_arrays(tmp_path: Path) -> None:
         np.save(tmp_path / client / "y.npy", Y[rows])
     assert same(ud.FederatedData.from_folders(tmp_path), ud.FederatedData(X[:5], Y[:5], [[0, 1], [2, 3, 4]]))
     (tmp_path / "c").mkdir()
-    with pytest.raises(ValueError, match=r"c holds neither x.npy and y.npy nor folders of pictures"):
+    with pytest.raises(ValueError, match=r"c holds neither x.npy and y.npy nor folders of images"):
         ud.FederatedData.from_folders(tmp_path)
     with pytest.raises(ValueError, match="is not a directory"):
         ud.FederatedData.from_folders(tmp_path / "nowhere")

@@ -1,6 +1,7 @@
 """Augmentation on the device, per sample, drawn from (seed, round, client, step).
 
-An augmentation is ``f(x, key, step) -> x`` on a batch [B, ...]; it runs under `vmap`: tensor operations only.
+An augmentation is ``f(x, key, step) -> x`` on a batch [B, ...]; it runs under `vmap`: tensor operations only. A new one
+is a function here and an entry of `AUGMENTATIONS`.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ PADDING = 4
 
 
 def flip(x: Tensor, key: Key, step: int) -> Tensor:
-    """Half of the images [B, C, H, W] are mirrored."""
+    """Mirror half of the images [B, C, H, W]."""
     mirrored = random.uniform(key, Stream.AUGMENT, 2 * step, (len(x),)) < 0.5
     return torch.where(mirrored.view(-1, *[1] * (x.ndim - 1)), x.flip(-1), x)
 
 
 def crop(x: Tensor, key: Key, step: int) -> Tensor:
-    """Images [B, C, H, W] are padded by four and cut back to size at a random place."""
+    """Pad images [B, C, H, W] by four pixels and crop them back to size at a random position."""
     size, _, height, width = x.shape
     corner = (random.uniform(key, Stream.AUGMENT, 2 * step + 1, (size, 2)) * (2 * PADDING + 1)).long()
     rows = corner[:, :1] + torch.arange(height, device=x.device)  # [B, H]
@@ -45,6 +46,7 @@ AUGMENTATIONS: dict[str, Augment] = {"flip": flip, "crop": crop, "crop-flip": cr
 
 
 def find(name: str) -> Augment:
+    """The augmentation of this name."""
     if name not in AUGMENTATIONS:
         raise ValueError(f"unknown augmentation {name!r}{nearest(name, AUGMENTATIONS)}")
     return AUGMENTATIONS[name]

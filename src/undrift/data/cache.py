@@ -1,10 +1,10 @@
-"""Imported data sets on disk: plain arrays that are mapped into memory, not read.
+"""Imported data sets on disk: plain arrays that are memory-mapped.
 
-    ~/.cache/undrift/mnist/          (the environment variable UNDRIFT_CACHE names another place)
+    ~/.cache/undrift/mnist/          (set the environment variable UNDRIFT_CACHE for another directory)
         train_x.npy, train_y.npy, ...
         manifest.json                shapes, checksums, where the data came from
 
-A data set is written beside its place and renamed when it is complete: what has a name can be used.
+A data set is written to a temporary directory and renamed when it is complete, so that an incomplete one is never read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 _FORMAT = 1
-_ABANDONED = 24 * 3600  # seconds after which an unfinished import is taken for dead
+_ABANDONED = 24 * 3600  # seconds after which an unfinished import is considered dead
 
 
 def home() -> Path:
@@ -50,15 +50,15 @@ class Draft:
 
 @contextmanager
 def writing(name: str, facts: dict[str, Any]) -> Iterator[Draft]:
-    """A draft that becomes the data set `name` when the block ends well, and vanishes when it does not."""
+    """A draft that becomes the data set `name` when the block succeeds, and is deleted when it fails."""
     home().mkdir(parents=True, exist_ok=True)
-    _sweep(name)
-    path = _aside(name)
+    _remove_leftovers(name)
+    path = _temporary(name)
     path.mkdir()
     try:
         draft = Draft(path)
         yield draft
-        arrays = {part: _described(path / f"{part}.npy") for part in draft.names}
+        arrays = {part: _describe(path / f"{part}.npy") for part in draft.names}
         manifest = {"format": _FORMAT, "name": name, **facts, "arrays": arrays}
         (path / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
         for file in path.iterdir():
@@ -69,7 +69,7 @@ def writing(name: str, facts: dict[str, Any]) -> Iterator[Draft]:
 
 
 def manifest(name: str) -> dict[str, Any] | None:
-    """What is known of a data set; None if it is not here, or was written by an incompatible version."""
+    """The manifest of a data set; None if it is not in the cache, or was written by an incompatible version."""
     try:
         found: dict[str, Any] = json.loads((home() / name / "manifest.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -78,7 +78,7 @@ def manifest(name: str) -> dict[str, Any] | None:
 
 
 def arrays(name: str) -> dict[str, Array]:
-    """All arrays of a data set, mapped; writing to them changes memory only."""
+    """All arrays of a data set, memory-mapped copy-on-write: the files never change."""
     found = manifest(name)
     assert found is not None
     mapped = {}
@@ -95,7 +95,7 @@ def arrays(name: str) -> dict[str, Array]:
 
 
 def intact(name: str) -> bool:
-    """Whether a data set is here and all its checksums are right."""
+    """Whether a data set is in the cache and all its checksums are right."""
     found = manifest(name)
     return found is not None and all(
         (file := home() / name / f"{part}.npy").is_file() and sha256(file) == facts["sha256"]
@@ -108,27 +108,27 @@ def sha256(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _described(file: Path) -> dict[str, Any]:
+def _describe(file: Path) -> dict[str, Any]:
     values = np.load(file, mmap_mode="r", allow_pickle=False)
     return {"shape": list(values.shape), "dtype": str(values.dtype), "sha256": sha256(file)}
 
 
-def _install(draft: Path, place: Path) -> None:
-    """Put a finished draft in its place; an older data set moves aside first, as directories cannot be replaced."""
-    old = _aside(place.name)
-    if place.exists():
-        os.replace(place, old)
-    os.replace(draft, place)
+def _install(draft: Path, target: Path) -> None:
+    """Rename a finished draft; an older data set is moved away first, as directories cannot be replaced."""
+    old = _temporary(target.name)
+    if target.exists():
+        os.replace(target, old)
+    os.replace(draft, target)
     shutil.rmtree(old, ignore_errors=True)
-    _sync(place.parent)
+    _sync(target.parent)
 
 
-def _aside(name: str) -> Path:
+def _temporary(name: str) -> Path:
     return home() / f".{name}.{uuid.uuid4().hex[:8]}"
 
 
-def _sweep(name: str) -> None:
-    """Remove what killed imports left behind."""
+def _remove_leftovers(name: str) -> None:
+    """Delete temporary directories of imports that were killed."""
     for leftover in home().glob(f".{name}.*"):
         if time.time() - leftover.stat().st_mtime > _ABANDONED:
             shutil.rmtree(leftover, ignore_errors=True)

@@ -1,7 +1,6 @@
-"""A federation's samples: one array for all, and which rows belong to whom.
+"""A federation's samples: one array for all clients, and the rows of each.
 
-Nothing here grows with the number of clients but two integer arrays, so that a million clients cost what their samples
-cost.
+Only two integer arrays grow with the number of clients, so that a million clients cost what their samples cost.
 """
 
 from __future__ import annotations
@@ -54,7 +53,9 @@ class FederatedData:
         sizes = np.array([len(rows) for rows in clients], dtype=np.int64)
         _refuse_empty(sizes)
         rows = np.concatenate([np.asarray(rows, dtype=np.int64) for rows in clients])
-        self._set(tensor("x", x), tensor("y", y), rows, sizes, test, classes, name, normalise)
+        self._set(
+            tensor("x", x), tensor("y", y), rows, sizes, test=test, classes=classes, name=name, normalise=normalise
+        )
 
     @classmethod
     def from_rows(
@@ -69,7 +70,7 @@ class FederatedData:
         name: str = "",
         normalise: Scale | None = None,
     ) -> FederatedData:
-        """From the rows of all clients one after another, and how many each has: for a million clients."""
+        """From the rows of all clients, concatenated, and the size of each: fast for a million clients."""
         numbers, counts = np.asarray(rows, dtype=np.int64), np.asarray(sizes, dtype=np.int64)
         if numbers.ndim != 1 or counts.ndim != 1 or int(counts.sum()) != len(numbers):
             raise ValueError(
@@ -77,7 +78,9 @@ class FederatedData:
             )
         _refuse_empty(counts)
         self = cls.__new__(cls)
-        self._set(tensor("x", x), tensor("y", y), numbers, counts, test, classes, name, normalise)
+        self._set(
+            tensor("x", x), tensor("y", y), numbers, counts, test=test, classes=classes, name=name, normalise=normalise
+        )
         return self
 
     @classmethod
@@ -96,7 +99,7 @@ class FederatedData:
     ) -> FederatedData:
         """From a Hugging Face data set, a data frame, or anything else whose columns ``dataset["label"]`` gives.
 
-        `x` and `y` name columns; pictures are decoded. `user` names the column that says whose a sample is, for
+        `x` and `y` name columns; images are decoded. `user` names the column with the user of each sample, for
         ``partition="natural"``. `test` is another such table.
         """
         from undrift.data import own
@@ -106,7 +109,7 @@ class FederatedData:
         users = None if user is None else own.column(dataset, user)
         rows, sizes = by_owner(owners(partition, targets, clients, seed, users=users))
         held = None if test is None else (own.column(test, x), own.column(test, y))
-        return cls.from_rows(inputs, targets, rows, sizes, held, normalise=normalise)
+        return cls.from_rows(inputs, targets, rows, sizes, test=held, normalise=normalise)
 
     @classmethod
     def from_folders(
@@ -114,7 +117,7 @@ class FederatedData:
     ) -> FederatedData:
         """From a directory with one folder per client, in alphabetical order.
 
-        A client's folder holds ``x.npy`` and ``y.npy``, or a folder of pictures for each class; classes are numbered
+        A client's folder holds ``x.npy`` and ``y.npy``, or a folder of images for each class; classes are numbered
         in the alphabetical order of all their names. `test` is one more such folder, outside `path`.
         """
         from undrift.data import own
@@ -122,7 +125,7 @@ class FederatedData:
         names = own.class_names(Path(path), test)
         folders = own.subfolders(Path(path))
         if not folders:
-            raise ValueError(f"{path} holds no folders, one per client is needed")
+            raise ValueError(f"{path} holds no folders; it needs one per client")
         pairs = [own.client(folder, names) for folder in folders]
         self = cls.from_clients(pairs, None if test is None else own.client(Path(test), names))
         self._classes = len(names) or None
@@ -159,7 +162,7 @@ class FederatedData:
         sizes = np.array([len(x) for x in xs], dtype=np.int64)
         _refuse_empty(sizes)
         self = cls.__new__(cls)
-        self._set(torch.cat(xs), torch.cat(ys), np.arange(int(sizes.sum())), sizes, test, None, "", None)
+        self._set(torch.cat(xs), torch.cat(ys), np.arange(int(sizes.sum())), sizes, test=test)
         return self
 
     def _set(
@@ -168,10 +171,11 @@ class FederatedData:
         y: Tensor,
         rows: Ints,
         sizes: Ints,
+        *,
         test: Pair | None,
-        classes: int | None,
-        name: str,
-        normalise: Scale | None,
+        classes: int | None = None,
+        name: str = "",
+        normalise: Scale | None = None,
     ) -> None:
         if x.ndim == 0 or y.ndim == 0:
             raise ValueError(f"x and y must be arrays with a row per sample, got shapes {_shape(x)} and {_shape(y)}")
@@ -223,10 +227,10 @@ class FederatedData:
         return x[own], y[own]
 
     def hold_out(self, share: float, seed: int = 0) -> FederatedData:
-        """The same federation with a share of every client's samples as its own test set, class by class.
+        """The same federation with a share of every client's samples as its own test set, stratified by class.
 
-        A client keeps at least one sample for training, and tests on at least one if it has two. Without a test set
-        of its own, the server gets all of them.
+        A client keeps at least one sample for training, and tests on at least one if it has two. If the server has no
+        test set, it gets the test samples of all clients.
         """
         from undrift.data.holdout import stratified
 
@@ -239,8 +243,8 @@ class FederatedData:
         other.offsets = np.concatenate([[0], np.cumsum(other.sizes)])
         other.local_tests = LocalTests(self.x, self.y, self.rows[held], np.concatenate([[0], np.cumsum(tested)]))
         if self.test is None:
-            everything = torch.from_numpy(self.rows[held])
-            other.test = held_out((self.x[everything], self.y[everything]))
+            all_held = torch.from_numpy(self.rows[held])
+            other.test = held_out((self.x[all_held], self.y[all_held]))
         other.recipe = {}
         return other
 
@@ -265,7 +269,7 @@ class FederatedData:
 def tensor(what: str, values: Any) -> Tensor:
     """A tensor on the CPU from a tensor, an array or nested lists.
 
-    A row of whole numbers becomes int64; tables of them (bytes of images, tokens) stay as small as they are.
+    A one-dimensional array of integers becomes int64; others (bytes of images, tokens) keep their small type.
     """
     if isinstance(values, Tensor):
         out = values.detach().cpu()
@@ -280,6 +284,7 @@ def tensor(what: str, values: Any) -> Tensor:
 
 
 def held_out(test: Pair) -> tuple[Tensor, Tensor]:
+    """A checked test set, as tensors."""
     if not isinstance(test, (tuple, list)) or len(test) != 2:
         raise TypeError(f"test must be a pair (x, y), got {type(test).__name__}")
     x, y = tensor("test x", test[0]), tensor("test y", test[1])

@@ -1,4 +1,7 @@
-"""Getting a named data set once, from the hub or from files, into the cache."""
+"""Fetching a named data set once, from the hub or from files, into the cache.
+
+A new kind of content needs a reader here, registered in `_READERS`.
+"""
 
 from __future__ import annotations
 
@@ -52,16 +55,16 @@ def _needed(description: Description) -> str:
 
 def _parquet(directory: Path, description: Description) -> Parquet:
     if not any(directory.rglob("*.parquet")):
-        others = {"idx": ", idx files (train-images-idx3-ubyte)", "cifar": ", CIFAR batches (data_batch_1)"}
+        raw_files = {"idx": ", idx files (train-images-idx3-ubyte)", "cifar": ", CIFAR batches (data_batch_1)"}
         raise ValueError(
-            f"{directory} has none of the files that are understood: parquet (train.parquet, "
-            f"train-00000-of-00001.parquet){others.get(description.raw or '', '')}"
+            f"{directory} has none of the supported files: parquet (train.parquet, "
+            f"train-00000-of-00001.parquet){raw_files.get(description.raw or '', '')}"
         )
     return Parquet(directory, description)
 
 
 def _raw(directory: Path, description: Description) -> dict[str, Labelled] | None:
-    """Arrays from the files that torchvision keeps, if there are any."""
+    """Arrays from the raw files that torchvision downloads, if there are any."""
     found = {}
     for split, train in (("train", True), ("test", False)):
         if description.raw == "idx":
@@ -104,7 +107,7 @@ def _read_images(tables: Tables, description: Description, draft: Draft) -> None
 
 
 def _read_characters(tables: Tables, description: Description, draft: Draft) -> None:
-    """Roles' texts, of which the last fifth is for testing, so that no test window overlaps a training one."""
+    """Roles' texts; the last fifth of each is for testing, so that no test window overlaps a training one."""
     content, user, split = description.content, description.user, description.train
     assert isinstance(content, Characters)
     assert user is not None
@@ -125,18 +128,18 @@ def _read_characters(tables: Tables, description: Description, draft: Draft) -> 
 
 
 def _roles(tables: Tables, split: str, user: str) -> Iterator[Array]:
-    """The text of every role as numbers; LEAF's samples (`x`, and the next character `y`) are put together again."""
+    """The text of every role as numbers; LEAF's overlapping samples (`x`, next character `y`) are joined again."""
     columns = set(tables.columns(split))
     samples = "text" not in columns and {"x", "y"} <= columns
     texts: dict[str, list[str]] = {}
     last = ""
     for block in _blocks(tables, split, [user, "x", "y"] if samples else [user, "text"]):
-        role, *spoken = (column.to_pylist() for column in block.columns)
-        for name, *words in zip(role, *spoken, strict=True):
-            stretch = "".join(word or "" for word in words)
-            known = texts.setdefault(name, [])
-            known.append(stretch[-1:] if samples and known and stretch[:-1] == last[1:] else stretch)
-            last = stretch
+        roles, *columns_of_text = (column.to_pylist() for column in block.columns)
+        for role, *cells in zip(roles, *columns_of_text, strict=True):
+            piece = "".join(cell or "" for cell in cells)
+            pieces = texts.setdefault(role, [])
+            pieces.append(piece[-1:] if samples and pieces and piece[:-1] == last[1:] else piece)
+            last = piece
     return (text.characters("".join(pieces)) for pieces in texts.values())
 
 
@@ -153,22 +156,22 @@ def _read_words(tables: Tables, description: Description, draft: Draft) -> None:
             chosen[np.random.default_rng(0).permutation(count)[_TEST_SENTENCES:]] = False
         rows, owner, seen, done = list[Array](), list[Array](), Counter[int](), 0
         for block in _blocks(tables, split, columns):
-            names, spoken = (column.to_pylist() for column in block.columns)
+            names, sentences = (column.to_pylist() for column in block.columns)
             numbers = np.array([users.setdefault(str(name), len(users)) for name in names], dtype=np.int32)
             for place, number in enumerate(numbers.tolist()):
                 seen[number] += 1
-                chosen[done + place] &= bool(spoken[place]) and (part == "test" or seen[number] <= content.most)
+                chosen[done + place] &= bool(sentences[place]) and (part == "test" or seen[number] <= content.most)
             kept = np.flatnonzero(chosen[done : done + len(block)])
-            sentences = [text.words(spoken[i]) for i in kept]
-            rows.append(text.numbered(sentences, known, size, content.length + 1, marks=True))
+            words = [text.words(sentences[i]) for i in kept]
+            rows.append(text.encode(words, known, size=size, length=content.length + 1, marks=True))
             owner.append(numbers[kept])
             done += len(block)
         joined = np.concatenate(rows)  # [n, length + 1]
         if not len(joined):
             raise ValueError(f"the split {split!r} of {tables.name} has no sentences")
-        after = joined[:, 1:]
+        targets = joined[:, 1:]
         draft.put(f"{part}_x", np.ascontiguousarray(joined[:, :-1]))
-        draft.put(f"{part}_y", np.where(after == text.PADDING, np.int16(text.IGNORED), after))
+        draft.put(f"{part}_y", np.where(targets == text.PADDING, np.int16(text.IGNORED), targets))
         draft.put(f"{part}_user", np.concatenate(owner))
 
 
@@ -178,13 +181,15 @@ def _read_pairs(tables: Tables, description: Description, draft: Draft) -> None:
     size = content.vocabulary
     train = _blocks(tables, description.train, description.inputs)
     known = text.vocabulary(
-        (text.separated(s) for block in train for column in block.columns for s in column.to_pylist()), size
+        (text.tokenise(s) for block in train for column in block.columns for s in column.to_pylist()), size
     )
     for part, split in _splits(description):
         x, y = list[Array](), list[Array]()
         for block in _blocks(tables, split, [*description.inputs, label]):
-            sides = [[text.separated(s) for s in block.column(c).to_pylist()] for c in description.inputs]
-            x.append(np.stack([text.numbered(s, known, size, content.length, marks=False) for s in sides], axis=1))
+            sides = [[text.tokenise(s) for s in block.column(c).to_pylist()] for c in description.inputs]
+            x.append(
+                np.stack([text.encode(s, known, size=size, length=content.length, marks=False) for s in sides], axis=1)
+            )
             y.append(_whole_numbers(block.column(label), label))
         draft.put(f"{part}_x", np.concatenate(x))  # [n, 2, length]
         draft.put(f"{part}_y", _checked_labels(np.concatenate(y), split, description))
@@ -199,7 +204,7 @@ _READERS: dict[type, Callable[[Tables, Description, Draft], None]] = {
 
 
 def _splits(description: Description) -> list[tuple[str, str]]:
-    """What it is for, and what the source calls it."""
+    """Our name of each split, and the source's."""
     assert description.test is not None
     return [("train", description.train), ("test", description.test)]
 
@@ -236,4 +241,4 @@ def _checked_shape(x: Array, description: Description) -> None:
     content = description.content
     assert isinstance(content, Images)
     if x.shape[1:] != content.shape:
-        raise ValueError(f"pictures must be of shape {content.shape}, got {x.shape[1:]}")
+        raise ValueError(f"images must be of shape {content.shape}, got {x.shape[1:]}")

@@ -1,11 +1,11 @@
-"""How much clients differ: figures for every client of a federation.
+"""How much clients differ: measures for every client of a federation.
 
-With q_i the shares of classes at client i and q those of the whole federation:
+With q_i the shares of classes at client i and q those of all samples:
 
-* entropy: −Σ q_i log₂ q_i in bits; 0 for a single class, log₂ of the classes if all are equally frequent;
-* Jensen–Shannon distance of q_i to q, to the base 2: 0 if equal, 1 if nothing is shared;
-* earth mover's distance of q_i to q, any class one step from any other, which is the total variation ½ Σ |q_i − q|
-  (Zhao et al., 2018, print twice that).
+* entropy: −Σ q_i log₂ q_i in bits; 0 for a single class, log₂ of the number of classes if all are equally frequent;
+* Jensen–Shannon distance of q_i to q, base 2: 0 if equal, 1 if disjoint;
+* earth mover's distance of q_i to q with distance 1 between any two classes, which is the total variation
+  ½ Σ |q_i − q| (Zhao et al., 2018, print twice that).
 
 Sizes: the earth mover's distance of the clients' sizes to equal ones, in units of the mean size.
 """
@@ -21,7 +21,7 @@ from scipy.stats import entropy, wasserstein_distance
 
 from undrift.data.federated import FederatedData
 
-_BLOCK = 1 << 22  # cells of clients × classes looked at together
+_BLOCK = 1 << 22  # cells of clients × classes computed at once
 
 
 def heterogeneity(data: FederatedData) -> pd.DataFrame:
@@ -30,8 +30,8 @@ def heterogeneity(data: FederatedData) -> pd.DataFrame:
     frame.index.name = "client"
     if not has_classes(data):
         return frame
-    whole = np.bincount(data.y.numpy()[data.rows], minlength=data.classes or 0)
-    share = whole / whole.sum()
+    total = np.bincount(data.y.numpy()[data.rows], minlength=data.classes or 0)
+    share = total / total.sum()
     parts = []
     step = max(1, _BLOCK // len(share))
     for start in range(0, len(data), step):
@@ -42,7 +42,7 @@ def heterogeneity(data: FederatedData) -> pd.DataFrame:
                 {
                     "classes": (table > 0).sum(1),
                     "entropy": entropy(own, base=2, axis=1),
-                    # Rounding may make a difference of nothing negative, of which there is no root.
+                    # Rounding may make a zero slightly negative, and its root NaN.
                     "jensen_shannon": np.nan_to_num(jensenshannon(own, share[None], base=2, axis=1)),
                     "earth_mover": np.abs(own - share).sum(1) / 2,
                 }
@@ -52,7 +52,7 @@ def heterogeneity(data: FederatedData) -> pd.DataFrame:
 
 
 def summary(frame: pd.DataFrame) -> dict[str, Any]:
-    """Smallest, mean and largest of every figure, and how unequal the sizes are."""
+    """Smallest, mean and largest of every measure, and how unequal the sizes are."""
     sizes = frame["samples"].to_numpy()
     return {
         "clients": len(frame),

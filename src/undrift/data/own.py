@@ -13,10 +13,10 @@ Array = np.ndarray[Any, Any]
 
 
 def column(dataset: Any, name: str) -> Array:
-    """A column as an array; pictures, encoded or not, become [n, channels, height, width]."""
-    there = _columns(dataset)
-    if there is not None and name not in there:
-        raise ValueError(f"there is no column {name!r}; there are: {', '.join(map(repr, there))}")
+    """A column as an array; images, encoded or not, become [n, channels, height, width]."""
+    known = _columns(dataset)
+    if known is not None and name not in known:
+        raise ValueError(f"there is no column {name!r}; there are: {', '.join(map(repr, known))}")
     try:
         values = dataset[name]
     except (KeyError, TypeError, IndexError) as error:
@@ -50,7 +50,7 @@ def subfolders(path: Path) -> list[Path]:
 
 
 def class_names(path: Path, test: str | Path | None) -> dict[str, int]:
-    """Numbers of all classes that any client has a folder of."""
+    """Numbers of all classes for which some client has a folder."""
     folders = subfolders(path) + ([] if test is None else [Path(test)])
     names = sorted({child.name for folder in folders for child in subfolders(folder)})
     return {name: number for number, name in enumerate(names)}
@@ -67,6 +67,6 @@ def client(folder: Path, names: dict[str, int]) -> tuple[Array, Array]:
     files = [(file, names[kind.name]) for kind in subfolders(folder) for file in sorted(kind.iterdir())]
     files = [(file, label) for file, label in files if file.is_file() and not file.name.startswith(".")]
     if not files:
-        raise ValueError(f"{folder} holds neither x.npy and y.npy nor folders of pictures")
-    pictures = images.decode_all([file for file, _ in files], [str(file) for file, _ in files], None)
-    return pictures, np.array([label for _, label in files])
+        raise ValueError(f"{folder} holds neither x.npy and y.npy nor folders of images")
+    decoded = images.decode_all([file for file, _ in files], [str(file) for file, _ in files], None)
+    return decoded, np.array([label for _, label in files])

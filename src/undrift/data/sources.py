@@ -1,6 +1,6 @@
-"""Where data come from: parquet files in the hub's layout, the hub itself, and the files that torchvision keeps.
+"""Where data come from: parquet files in the hub's layout, the hub itself, and raw files as torchvision downloads them.
 
-The first two are tables, read column by column in blocks; the last are arrays at once.
+The first two are tables, read column by column in blocks; raw files are read as arrays.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class Parquet:
             self.files = {split: [f for f in files if _belongs(f, split)] for split in splits}
         for split, found in self.files.items():
             if not found:
-                there = ", ".join(f.name for f in files[:5])
+                names = ", ".join(f.name for f in files[:5])
                 raise ValueError(
                     f"{directory} has no parquet file of the split {split!r} (such as {split}.parquet or "
-                    f"{split}-00000-of-00001.parquet); it has {there}"
+                    f"{split}-00000-of-00001.parquet); it has {names}"
                 )
             _refuse_gaps(split, found)
 
@@ -73,7 +73,7 @@ class Parquet:
             opened = self._open(file)
             missing = [c for c in columns if c not in opened.schema_arrow.names]
             if missing:
-                raise ValueError(_lacking(str(file), missing, columns, opened.schema_arrow.names))
+                raise ValueError(_missing_columns(str(file), missing, columns, opened.schema_arrow.names))
             try:
                 yield from opened.iter_batches(_BLOCK, columns=list(columns))
             except (pa.ArrowException, OSError) as error:
@@ -84,7 +84,7 @@ class Parquet:
         try:
             return pq.ParquetFile(file)
         except (pa.ArrowException, OSError) as error:
-            raise ValueError(f"{file} is not a whole parquet file: {_first_line(error)}") from error
+            raise ValueError(f"{file} is not a complete parquet file: {_first_line(error)}") from error
 
 
 class Hub:
@@ -105,7 +105,7 @@ class Hub:
                 except (OSError, ValueError) as error:
                     raise ValueError(f"cannot fetch {self.name}: {_first_line(error)}") from error
                 for column, feature in table.features.items():
-                    if isinstance(feature, datasets.Image):  # the bytes as they are, to be decoded here
+                    if isinstance(feature, datasets.Image):  # the encoded bytes, to be decoded here
                         table = table.cast_column(column, datasets.Image(decode=False))
                 self._tables[split] = table.with_format("arrow")
 
@@ -118,7 +118,7 @@ class Hub:
     def blocks(self, split: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         missing = [c for c in columns if c not in self.columns(split)]
         if missing:
-            raise ValueError(_lacking(self.name, missing, columns, self.columns(split)))
+            raise ValueError(_missing_columns(self.name, missing, columns, self.columns(split)))
         for block in self._tables[split].select_columns(list(columns)).iter(_BLOCK):
             yield from block.to_batches()
 
@@ -128,29 +128,29 @@ def _belongs(file: Path, split: str) -> bool:
 
 
 def _refuse_gaps(split: str, files: list[Path]) -> None:
-    """Refuse ``train-00000-of-00003`` without its fellows."""
+    """Refuse ``train-00000-of-00003`` without the other two."""
     numbers = [m for f in files if (m := re.search(r"-(\d+)-of-(\d+)", f.stem))]
     if numbers:
-        wanted, there = int(numbers[0][2]), {int(m[1]) for m in numbers}
-        if missing := sorted(set(range(wanted)) - there):
+        wanted, present = int(numbers[0][2]), {int(m[1]) for m in numbers}
+        if missing := sorted(set(range(wanted)) - present):
             raise ValueError(
                 f"the split {split!r} has {wanted} files, of which {len(missing)} are missing, the first of them "
                 f"{split}-{missing[0]:05d}-of-{wanted:05d}.parquet"
             )
 
 
-def _lacking(where: str, missing: Sequence[str], needed: Sequence[str], there: Sequence[str]) -> str:
+def _missing_columns(where: str, missing: Sequence[str], needed: Sequence[str], present: Sequence[str]) -> str:
     def listed(names: Sequence[str]) -> str:
         return ", ".join(map(repr, names))
 
-    return f"{where} has no column {listed(missing)}; needed: {listed(needed)}; there are: {listed(there)}"
+    return f"{where} has no column {listed(missing)}; needed: {listed(needed)}; there are: {listed(present)}"
 
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-# Files that torchvision keeps
+# Raw files, as torchvision downloads them
 
 
 def idx(directory: Path, train: bool) -> Labelled | None:
@@ -175,11 +175,11 @@ def _read_idx(file: Path, axes: int) -> Array:
             raise ValueError(f"it begins with {magic:#x}, not {0x0800 + axes:#x}")
         return np.frombuffer(content, dtype=np.uint8, offset=4 * (1 + axes)).reshape(shape)
     except (OSError, EOFError, ValueError, struct.error) as error:
-        raise ValueError(f"{file} is not a whole idx file: {_first_line(error)}") from error
+        raise ValueError(f"{file} is not a complete idx file: {_first_line(error)}") from error
 
 
 def cifar(directory: Path, train: bool, classes: int) -> Labelled | None:
-    """CIFAR's batches, as pickles (the python version) or as bytes (the binary one); None if they are not there."""
+    """CIFAR's batches, as pickles (the Python version) or as bytes (the binary one); None if they are not there."""
     if classes == 10:
         stems = [f"data_batch_{i}" for i in range(1, 6)] if train else ["test_batch"]
     else:
@@ -202,14 +202,14 @@ def _read_batch(file: Path, labels: int) -> tuple[Array, Array]:
             rows = np.frombuffer(file.read_bytes(), dtype=np.uint8).reshape(-1, labels + 3072)
             return rows[:, labels:], rows[:, labels - 1].astype(np.int64)
         with file.open("rb") as stream:
-            batch = _Arrays(stream, encoding="bytes").load()
+            batch = _ArrayUnpickler(stream, encoding="bytes").load()
         x = np.asarray(batch[b"data"], dtype=np.uint8).reshape(-1, 3072)
         return x, np.asarray(batch[b"labels" if labels == 1 else b"fine_labels"], dtype=np.int64)
     except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, pickle.UnpicklingError) as error:
-        raise ValueError(f"{file} is not a whole CIFAR batch: {_first_line(error)}") from error
+        raise ValueError(f"{file} is not a complete CIFAR batch: {_first_line(error)}") from error
 
 
-class _Arrays(pickle.Unpickler):
+class _ArrayUnpickler(pickle.Unpickler):
     """Reads pickles of arrays and refuses all others, which may run any code."""
 
     _ALLOWED = (

@@ -1,6 +1,6 @@
 """Text as numbers: characters of a fixed alphabet, and words of a vocabulary.
 
-Words have the numbers 1, 2, ... in the order of their frequency; 0 pads, and after the last word come the numbers of an
+Words are numbered 1, 2, ... by decreasing frequency; 0 is padding, and after the last word come the numbers of an
 unknown word, of the beginning and of the end of a sentence.
 """
 
@@ -27,34 +27,34 @@ _CODES[[ord(c) for c in ALPHABET]] = np.arange(len(ALPHABET))
 
 
 def characters(text: str) -> Array:
-    """Places in the alphabet [len(text)]."""
+    """Indices into the alphabet [len(text)]."""
     points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
     return _CODES[np.where(points < len(_CODES), points, ord(" "))]
 
 
 def windows(codes: Array, length: int, most: int) -> tuple[Array, Array]:
-    """Stretches of `length` characters and the one after each; `most` of them at most, evenly spread."""
+    """Windows of `length` characters and the one after each; at most `most` of them, evenly spaced."""
     if len(codes) <= length:
         return np.zeros((0, length), dtype=codes.dtype), np.zeros(0, dtype=np.int64)
     found = sliding_window_view(codes, length + 1)
-    found = found[spread(len(found), most)]
+    found = found[evenly_spaced(len(found), most)]
     return found[:, :-1], found[:, -1].astype(np.int64)
 
 
-def spread(count: int, most: int) -> Array:
-    """All places below `count`, or `most` of them, evenly spread."""
+def evenly_spaced(count: int, most: int) -> Array:
+    """All indices below `count`, or `most` of them, evenly spaced."""
     return np.arange(count) if count <= most else np.arange(most) * count // most
 
 
 def vocabulary(sentences: Iterable[Sequence[str]], size: int) -> dict[str, int]:
-    """Numbers of the most frequent words; words equally frequent are taken in alphabetical order."""
+    """Numbers of the most frequent words; ties are broken alphabetically."""
     counts = Counter(word for sentence in sentences for word in sentence)
     frequent = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:size]
     return {word: number for number, (word, _) in enumerate(frequent, 1)}
 
 
-def numbered(sentences: Sequence[Sequence[str]], known: dict[str, int], size: int, length: int, marks: bool) -> Array:
-    """Sentences as rows of numbers, cut and padded [n, length]; with `marks`, from a beginning to an end."""
+def encode(sentences: Sequence[Sequence[str]], known: dict[str, int], *, size: int, length: int, marks: bool) -> Array:
+    """Sentences as rows of numbers, truncated and padded [n, length]; with `marks`, between begin and end tokens."""
     unknown, begin, end = size + 1, size + 2, size + 3
     rows = np.full((len(sentences), length), PADDING, dtype=np.int16)
     for row, sentence in zip(rows, sentences, strict=True):
@@ -66,10 +66,10 @@ def numbered(sentences: Sequence[Sequence[str]], known: dict[str, int], size: in
 
 
 def words(text: Any) -> list[str]:
-    """Words that are separated already, by spaces or in a list."""
+    """Words of tokenised text: separated by spaces, or a list."""
     return text.split() if isinstance(text, str) else [str(word) for word in text]
 
 
-def separated(text: str | None) -> list[str]:
+def tokenise(text: str | None) -> list[str]:
     """Lower-case words of ordinary text; a punctuation mark is a word of its own."""
     return _WORD.findall((text or "").lower())
