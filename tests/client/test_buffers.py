@@ -23,7 +23,7 @@ TEST = (torch.tensor([[1.0], [3.0], [5.0], [11.0]]).double(), torch.tensor([0, 1
 PARAMETERS, BUFFERS = 8 * (2 + 4), 8 * 3  # weight and bias of both layers; mean, variance and a counter
 
 
-def model() -> nn.Module:
+def model() -> nn.Sequential:
     return seeded(lambda: nn.Sequential(nn.BatchNorm1d(1), nn.Linear(1, 2)))
 
 
@@ -106,8 +106,8 @@ def test_evaluation_uses_the_mean_of_local_statistics(engine: str) -> None:
     result = run("local", engine, rounds=1)
     module = model()
     module.load_state_dict(result.parameters, strict=False)
-    module[0].running_mean.fill_(WEIGHTS @ blend(0, MEANS))
-    module[0].running_var.fill_(WEIGHTS @ blend(1, VARIANCES))
+    module.get_buffer("0.running_mean").fill_(WEIGHTS @ blend(0, MEANS))
+    module.get_buffer("0.running_var").fill_(WEIGHTS @ blend(1, VARIANCES))
     expected = F.cross_entropy(module.eval()(TEST[0]), TEST[1])
     assert result.history["loss"].iloc[-1] == pytest.approx(expected.item(), abs=1e-12)
 

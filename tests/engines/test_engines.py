@@ -288,7 +288,7 @@ class Centred(nn.Module):
 
 
 class Recurrent(nn.Module):
-    kind: type[nn.RNNBase] = nn.LSTM
+    kind: type[nn.LSTM] | type[nn.GRU] = nn.LSTM
 
     def __init__(self) -> None:
         super().__init__()

@@ -173,9 +173,9 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_refused(name: str, tmp_path: Path) -> None:
     given, kind, words = BAD[name]
-    settings = {"algorithm": "fedavg", "model": mlp(), "data": DATA, "rounds": 2, "out": tmp_path / "run"} | given
+    settings: dict[str, Any] = {"algorithm": "fedavg", "model": mlp(), "data": DATA, "rounds": 2}
     with pytest.raises(kind) as caught:
-        ud.simulate(**settings)
+        ud.simulate(**{"out": tmp_path / "run"} | settings | given)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()

@@ -28,7 +28,8 @@ def begin(out: Path | None = None, algorithm: Any = "scaffold", **options: Any) 
 
 
 def go_on(out: Path, **options: Any) -> ud.Run:
-    return ud.resume(out, **{"model": mlp(), "data": classified(), "test": TEST} | options)
+    objects: dict[str, Any] = {"model": mlp(), "data": classified(), "test": TEST}
+    return ud.resume(out, **objects | options)
 
 
 def after(count: int) -> list[Any]:
@@ -46,7 +47,7 @@ def assert_same(run: ud.Run, other: ud.Run) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_killed_at_random_moments(seed: int, tmp_path: Path) -> None:
     out, moment = tmp_path / "run", random.Random(seed)
-    settings = {"rounds": 15, "eval_every": 3, "engine": "sequential"}
+    settings: dict[str, Any] = {"rounds": 15, "eval_every": 3, "engine": "sequential"}
 
     def run() -> ud.Run:
         return go_on(out) if (out / "config.json").exists() else begin(out, **settings)

@@ -55,7 +55,7 @@ def table(name: str, split: str, count: int) -> dict[str, list[Any]]:
     description = CATALOGUE[name]
     column, label = description.inputs[0], description.label
     assert label is not None
-    columns = {
+    columns: dict[str, list[Any]] = {
         column: [encoded(image) for image in pixels(name, count, len(split))],
         label: [i % description.classes for i in range(count)],
     }

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -84,6 +84,7 @@ from undrift.algorithms import (
 
 Limit = Callable[[Terrain], np.ndarray]
 Data = list[tuple[Tensor, Tensor]]
+M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ class Law:
 # What the laws are checked on
 
 
-def mlp() -> nn.Module:
+def mlp() -> nn.Sequential:
     """A classifier of vectors with six features into three classes."""
     return seeded(lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, 3)))
 
@@ -152,7 +153,7 @@ def linear() -> nn.Module:
     return seeded(lambda: nn.Linear(6, 3))
 
 
-def seeded(build: Callable[[], nn.Module]) -> nn.Module:
+def seeded(build: Callable[[], M]) -> M:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         return build().double()
