@@ -236,15 +236,17 @@ def test_cohorts_do_not_depend_on_how_many_rounds_follow() -> None:
 # summaries
 
 
+FACTS: dict[str, Any] = {
+    "startup": 3.0,
+    "peak_bytes": 500_000_000,
+    "device_bytes": None,
+    "accuracy": 0.875,
+    "versions": {"torch": "2.13.0"},
+}
+
+
 def measured(system: str, turn: str, seconds: float, **others: Any) -> Measurement:
-    facts: dict[str, Any] = {
-        "startup": 3.0,
-        "peak_bytes": 500_000_000,
-        "device_bytes": None,
-        "accuracy": 0.875,
-        "versions": {"torch": "2.13.0"},
-    }
-    return Measurement("W3", system, system, "2 threads", turn, [seconds] * 3, **facts | others)
+    return Measurement("W3", system, system, "2 threads", turn, [seconds] * 3, **FACTS | others)
 
 
 @pytest.fixture
@@ -483,10 +485,16 @@ def test_mistakes_are_refused(arguments: list[str], message: str, undrift: Undri
 def test_peers_alone_means_all(
     arguments: list[str], peers: str | None, undrift: Undrift, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Session] = []
-    monkeypatch.setattr(Session, "run", lambda self, results, file, display: asked.append(self))
-    assert undrift("bench", "--device", "cpu", *arguments).exit_code == 0
-    assert [session.peers for session in asked] == [peers]
+    asked: set[str | None] = set()
+
+    def nobody(peers: str | None, *_: Any, **__: Any) -> list[System]:
+        asked.add(peers)
+        return []
+
+    monkeypatch.setitem(works.WORKS, "W3", TINY)
+    monkeypatch.setattr(session, "chosen", nobody)
+    assert undrift("bench", "--work", "w3", "--device", "cpu", *arguments).exit_code == 0
+    assert asked == {peers}
 
 
 def test_bench(undrift: Undrift, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -502,18 +510,18 @@ def test_bench(undrift: Undrift, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert chart.is_file()
 
 
-def test_ctrl_c_leaves_the_results_so_far(
-    undrift: Undrift, results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "bench.json"
+def test_ctrl_c_leaves_the_results_so_far(undrift: Undrift, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, times = tmp_path / "bench.json", iter([0.02, 0.1, 0.04, 0.2])
 
-    def interrupted(self: Session, found: Results, place: Path, display: Any) -> None:
-        found.measurements += results.measurements
-        found.write(place)
-        raise KeyboardInterrupt
+    def interrupted(*_: Any, **__: Any) -> dict[str, Any]:
+        if (time := next(times, None)) is None:
+            raise KeyboardInterrupt
+        return FACTS | {"seconds": [time] * 3}
 
-    monkeypatch.setattr(Session, "run", interrupted)
-    result = undrift("bench", "--work", "W3", "--device", "cpu", "--json", file)
+    monkeypatch.setitem(works.WORKS, "W3", TINY)
+    monkeypatch.setattr(session, "chosen", lambda *_: [System(name, name, "", 1) for name in ("undrift", "plain")])
+    monkeypatch.setattr(session, "measure", interrupted)
+    result = undrift("bench", "--work", "W3", "--repeats", 3, "--device", "cpu", "--json", file)
     assert result.exit_code == 130
     assert f"undrift: interrupted; results so far are in {file}" in result.stderr
     assert "5.00×" in result.stdout
