@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.stamp
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types docs picture lock clean
+.PHONY: help setup demo test coverage lint format types docs picture lock clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,15 +35,20 @@ test: setup ## Lint, type-check and test
 	@$(MAKE) --no-print-directory types
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-lint: setup ## Check style and formatting
+coverage: setup ## Test, and show the files of which tests run less than 90 %
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --cov --cov-report=
+	@$(BIN)/coverage report | awk 'NR <= 2 || /^TOTAL/ || $$NF + 0 < 90'
+
+lint: setup ## Check style, formatting and which package imports which
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
 
 format: setup ## Fix what ruff can fix, and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-types: setup ## Type-check the library
+types: setup ## Type-check the library and its tests
 	$(BIN)/mypy
 
 docs: setup ## Write the page of every algorithm
@@ -70,5 +75,5 @@ lock: ## Rewrite constraints.txt from a fresh environment
 	echo "lock: wrote constraints.txt"
 
 clean: ## Remove the environment, caches and build outputs
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
