@@ -74,6 +74,20 @@ def test_flatten_and_back() -> None:
     assert_close(tree.unflatten(flat), nest)
 
 
+@pytest.mark.parametrize("name", ["a/b", "/", "a~b", "~1", "a~/0b~", "~01"])
+def test_flatten_escapes_slashes_in_names(name: str) -> None:
+    nest = {"model": {name: A["w"], "plain": A["b"]}, name: {"x": A["b"]}}
+    flat = tree.flatten(nest)
+    assert all(key.count("/") == 1 for key in flat)
+    back = tree.unflatten(flat)
+    assert list(back) == list(nest)
+    assert_close(back, nest)
+
+
+def test_files_without_escapes_read_as_before() -> None:
+    assert tree.unflatten({"server/model/0.weight": A["w"]}) == {"server": {"model": {"0.weight": A["w"]}}}
+
+
 def test_arranged_restores_the_order() -> None:
     shuffled = {"n": torch.tensor(1), "model": {"b": A["b"], "w": A["w"]}}
     out = tree.arranged(shuffled, {"model": A, "n": torch.tensor(0)})

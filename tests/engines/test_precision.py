@@ -1,4 +1,4 @@
-"""How precisely products are computed: `precision`, on a CPU. What only GPUs have is in `test_gpu.py`."""
+"""The option `precision` on a CPU; `test_gpu.py` tests what needs a GPU."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ def distance(a: ud.Run, b: ud.Run) -> float:
 
 
 @pytest.mark.parametrize("engine", ["batched", "sequential"])
-def test_half_precision_computes_coarsely_and_keeps_single_precision(engine: str) -> None:
+def test_half_precision_rounds_products_and_keeps_parameters_in_single_precision(engine: str) -> None:
     exact, half = run(precision="fp32", engine=engine), run(precision="bf16", engine=engine)
-    assert 1e-4 < distance(half, exact) < 2e-2  # eight bits of mantissa, and it shows
+    assert 1e-4 < distance(half, exact) < 2e-2  # eight bits of mantissa
     assert {v.dtype for v in half.parameters.values()} == {torch.float32}
     assert {v.dtype for v in half.buffers.values() if v.is_floating_point()} == {torch.float32}
     assert half.precision == "bf16"
 
 
-def test_half_precision_reruns_bit_by_bit() -> None:
+def test_half_precision_is_reproducible() -> None:
     first, second = run(precision="bf16"), run(precision="bf16")
     assert all(torch.equal(v, second.parameters[k]) for k, v in first.parameters.items())
 
 
-def test_resumed_as_it_began(tmp_path: Any) -> None:
+def test_resuming_keeps_the_precision(tmp_path: Any) -> None:
     whole = run(precision="bf16")
     run(precision="bf16", rounds=1, out=tmp_path / "run")
     rest = ud.resume(tmp_path / "run", rounds=3, model=model(), data=federation(), test=federation()[0])
@@ -65,7 +65,7 @@ def test_resumed_as_it_began(tmp_path: Any) -> None:
     assert all(torch.equal(v, rest.parameters[k]) for k, v in whole.parameters.items())
 
 
-def test_without_a_wish_a_cpu_computes_exactly() -> None:
+def test_the_default_on_a_cpu_is_fp32() -> None:
     found, exact = run(), run(precision="fp32")
     assert found.precision == "fp32"
     assert all(torch.equal(v, exact.parameters[k]) for k, v in found.parameters.items())
@@ -75,11 +75,11 @@ def test_without_a_wish_a_cpu_computes_exactly() -> None:
     ("options", "message"),
     [
         ({"precision": "fp16"}, "precision must be one of"),
-        ({"precision": "tf32"}, "only GPUs have"),
+        ({"precision": "tf32"}, "needs a GPU"),
         ({"precision": "bf16", "dtype": "float64"}, "for models in float32, got float64"),
     ],
     ids=str,
 )
-def test_what_there_is_not(options: dict[str, Any], message: str) -> None:
+def test_unsupported_precisions_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         run(**options)

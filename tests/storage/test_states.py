@@ -1,11 +1,13 @@
-"""The memory of clients: what was scattered is gathered, wherever it is kept, and only clients seen cost anything."""
+"""States of clients: what was scattered is gathered, wherever it is stored; only clients that took part cost memory."""
 
 from __future__ import annotations
 
 import gc
 import os
 import resource
+import sys
 import weakref
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -34,8 +36,8 @@ EVERYONE = np.arange(POPULATION)
 
 
 @contextmanager
-def room_for(host: int, together: int = states.TOGETHER, small: int = 0, device: int = 0) -> Iterator[None]:
-    """As if states could take so many bytes of memory, and were looked at in blocks of `together`."""
+def memory_for(host: int, together: int = states.TOGETHER, small: int = 0, device: int = 0) -> Iterator[None]:
+    """As if states could take this many bytes of memory, and were read in blocks of `together` bytes."""
     blocks: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def taken(kind: str) -> int:
@@ -69,7 +71,7 @@ def test_the_last_state_of_every_client_is_kept(
     cohorts: list[list[int]], limit: int, other_limit: int, together: int, small: int
 ) -> None:
     expected = dict.fromkeys(range(POPULATION), INITIAL)
-    with room_for(limit, together, small):
+    with memory_for(limit, together, small):
         kept = empty()
         for stamp, cohort in enumerate(cohorts, 1):
             kept.scatter(np.array(cohort), states_of(cohort, 100 * stamp))
@@ -82,7 +84,7 @@ def test_the_last_state_of_every_client_is_kept(
     assert (len(kept), kept.seen.tolist()) == (len(seen), seen)
     assert [i for block in blocks for i in block["ids"].tolist()] == seen
     assert all(tree.nbytes(block["states"]) <= max(together, SIZE) for block in blocks)
-    with room_for(other_limit):
+    with memory_for(other_limit):
         again = empty()
         for block in blocks:
             again.scatter(block["ids"].numpy(), block["states"])
@@ -105,7 +107,7 @@ def test_every_type_and_every_bit(limit: int) -> None:
         "one": anything(torch.float32, 4, 1).view(4),
         "pairs": anything(torch.complex128, 4, 2),
     }
-    with room_for(limit):
+    with memory_for(limit):
         kept = empty(tree.row(given, 0))
         kept.scatter(np.array([7, 3, 4, 30]), given)
         found = kept.gather(np.array([30, 7, 3, 4]))
@@ -118,7 +120,7 @@ def test_every_type_and_every_bit(limit: int) -> None:
 
 @pytest.mark.parametrize("limit", [0, 1 << 20])
 def test_gathered_states_are_copies(limit: int) -> None:
-    with room_for(limit):
+    with memory_for(limit):
         kept = empty()
         kept.scatter(np.array([4]), states_of([4], 0))
         kept.gather(np.array([4]))["control"]["w"].zero_()
@@ -126,7 +128,7 @@ def test_gathered_states_are_copies(limit: int) -> None:
 
 
 def test_a_part_of_the_states() -> None:
-    with room_for(2 * SIZE):
+    with memory_for(2 * SIZE):
         kept = empty()
         kept.scatter(np.array([4, 2, 9]), states_of([4, 2, 9], 0))
         (block,) = kept.blocks("seen")
@@ -135,9 +137,9 @@ def test_a_part_of_the_states() -> None:
 
 
 class TestPlaces:
-    """Memory as far as it goes, then disk."""
+    """Memory first, then disk."""
 
-    def test_only_clients_that_were_seen_count(self) -> None:
+    def test_only_clients_that_took_part_count(self) -> None:
         kept = empty()
         assert kept.kept == {}
         kept.scatter(np.array([30, 3]), states_of([7, 3], 0))
@@ -146,24 +148,24 @@ class TestPlaces:
 
     @pytest.mark.parametrize("room", [0, 1, 4, 7])
     def test_memory_is_filled_first(self, room: int) -> None:
-        with room_for(room * SIZE):
+        with memory_for(room * SIZE):
             kept = empty()
             for i in range(6):
                 kept.scatter(np.array([i]), states_of([i], 0))
-        in_memory = min(max(room - 1, 0), 6)  # one row is that of clients not seen
+        in_memory = min(max(room - 1, 0), 6)  # one row is for clients that have not taken part
         places = {"in memory": in_memory * SIZE, "on disk": (6 - in_memory) * SIZE}
         assert kept.kept == {place: size for place, size in places.items() if size}
 
     @pytest.mark.parametrize(("small", "blocks"), [(0, [1, 1, 2, 4, 8, 16]), (4 * SIZE, [8, 8, 16]), (1 << 30, [32])])
     def test_blocks_are_few(self, small: int, blocks: list[int]) -> None:
-        with room_for(1 << 30, small=small):
+        with memory_for(1 << 30, small=small):
             kept = empty()
             for i in range(POPULATION):
                 kept.scatter(np.array([i]), states_of([i], 0))
         assert [block.rows for block in kept._blocks] == blocks
 
     def test_runs_share_the_memory(self) -> None:
-        with room_for(10 * SIZE):
+        with memory_for(10 * SIZE):
             first = empty()
             first.scatter(EVERYONE[:6], states_of(EVERYONE[:6].tolist(), 0))
             second = empty()
@@ -176,27 +178,27 @@ class TestPlaces:
             third.scatter(EVERYONE[:6], states_of(EVERYONE[:6].tolist(), 0))
             assert "in memory" in third.kept
 
-    def test_nothing_is_left_on_disk(self, tmp_path: Path) -> None:
-        with room_for(0):
+    def test_no_file_is_left_on_disk(self, tmp_path: Path) -> None:
+        with memory_for(0):
             kept = empty(home=tmp_path)
             kept.scatter(np.array([1]), states_of([1], 0))
             file = weakref.ref(kept._blocks[0])
-            assert list(tmp_path.iterdir()) == []  # the file has no name: a process that is killed leaves nothing
+            assert list(tmp_path.iterdir()) == []  # the file is unnamed: a killed process leaves nothing
             del kept
             gc.collect()
         assert file() is None
 
-    def test_a_full_disk_is_one_line(self, tmp_path: Path) -> None:
-        with room_for(0), largest_file(3 * SIZE):
+    def test_a_full_disk_gives_a_one_line_error(self, tmp_path: Path) -> None:
+        with memory_for(0), largest_file(3 * SIZE):
             kept = empty(home=tmp_path)
-            with pytest.raises(OSError, match=r"states of clients cannot be kept in .*: File too large") as caught:
+            with pytest.raises(OSError, match=r"client states cannot be stored in .*: File too large") as caught:
                 kept.scatter(EVERYONE, states_of(EVERYONE.tolist(), 0))
         assert "\n" not in str(caught.value)
 
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """As if the disk were full: files cannot grow beyond this."""
+    """As if the disk were full: files cannot grow beyond this size."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -205,7 +207,7 @@ def largest_file(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_state_that_changes_shape_is_a_bug() -> None:
+def test_a_state_that_changes_shape_is_refused() -> None:
     with pytest.raises(AssertionError, match="must keep its names, shapes and dtypes"):
         empty().scatter(np.array([0]), {"control": {"w": torch.zeros(1, 2, 4)}, "seen": torch.zeros(1)})
 
@@ -218,7 +220,7 @@ def test_stateless_clients_have_no_states(nothing: dict[str, Any]) -> None:
 
 
 class TestRuns:
-    """Where states are kept changes no bit of a run, nor of one that is resumed elsewhere."""
+    """Where states are stored changes no bit of a run, nor of a resumed one."""
 
     TEST = classified((20,))[0]
     MODELS = {"fedbn": normed}  # noqa: RUF012
@@ -232,17 +234,17 @@ class TestRuns:
 
     @pytest.fixture(params=["scaffold", "mifa", "fedvarp", "fedbn", "adabest"])
     def whole(self, request: pytest.FixtureRequest) -> Iterator[tuple[str, ud.Run, int]]:
-        """An algorithm, its run in memory, and the room that two states take."""
+        """An algorithm, its run in memory, and the bytes of two states."""
         run = self.begin(request.param, rounds=1)
         size = 2 * max(tree.nbytes(run._states.initial), tree.nbytes(run._ledger.initial))
-        with room_for(1 << 30, size):
+        with memory_for(1 << 30, size):
             yield request.param, self.begin(request.param), size
 
     @pytest.mark.parametrize("memory", ["no", "little"])
     def test_on_disk(self, whole: tuple[str, ud.Run, int], memory: str) -> None:
         algorithm, run, size = whole
         assert run.environment["states"] == "in memory"
-        with room_for({"no": 0, "little": size}[memory], size):
+        with memory_for({"no": 0, "little": size}[memory], size):
             other = self.begin(algorithm)
             assert other.environment["states"] == {"no": "on disk", "little": "in memory, on disk"}[memory]
             assert other.states.endswith("on disk")
@@ -252,27 +254,27 @@ class TestRuns:
     def test_resumed(self, whole: tuple[str, ud.Run, int], before: str, after: str, tmp_path: Path) -> None:
         algorithm, run, size = whole
         room, out = {"disk": size, "memory": 1 << 30}, tmp_path / "run"
-        with room_for(room[before], size):
+        with memory_for(room[before], size):
             self.begin(algorithm, out=out, callbacks=[lambda row, run: row["round"] == 3])
-        with room_for(room[after], size):
+        with memory_for(room[after], size):
             resumed = self.resume(algorithm, out)
             assert resumed.environment["states"].endswith(after)
             assert_same(resumed, run)
         assert ud.Comparison.from_directories([out]).records[0].environment == resumed.environment
 
-    def test_going_to_disk_is_said_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_notice_about_the_disk_comes_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         said: list[str] = []
         monkeypatch.setattr("undrift.simulation.run.notice", said.append)
         self.begin("scaffold")
         assert said == []
-        with room_for(0):
+        with memory_for(0):
             self.begin("scaffold", out=tmp_path / "run")
         assert len(said) == 1
         assert said[0].endswith(f"go to disk, in {tmp_path / 'run'}")
 
     def test_means_over_clients_do_not_depend_on_blocks(self) -> None:
         run = self.begin("fedbn", weighting="samples", dtype="float64")
-        with room_for(0, together=1):
+        with memory_for(0, together=1):
             other = self.begin("fedbn", weighting="samples", dtype="float64")
         np.testing.assert_allclose(other.history["loss"], run.history["loss"], rtol=1e-12)
 
@@ -287,10 +289,10 @@ def assert_same(run: ud.Run, other: ud.Run) -> None:
 
 
 class TestCheckpoints:
-    """Of states that are too large to be held at once."""
+    """Checkpoints of states that are too large to be held at once."""
 
     def begin(self, out: Path, **options: Any) -> ud.Run:
-        with room_for(0, together=1):
+        with memory_for(0, together=1):
             return ud.simulate(
                 "scaffold", mlp(), classified(), rounds=4, cohort=2, batch_size=4, lr=0.1, out=out, **options
             )
@@ -304,7 +306,7 @@ class TestCheckpoints:
         assert [k for part in stored for k in part["clients/ids"].tolist()] == run._states.seen.tolist()
         assert [any(k.startswith("server/") for k in part) for part in stored] == [True] + [False] * (count - 1)
 
-    def test_a_damaged_block_is_damage(self, tmp_path: Path) -> None:
+    def test_a_damaged_block_invalidates_its_checkpoint(self, tmp_path: Path) -> None:
         whole = self.begin(tmp_path / "whole")
         self.begin(tmp_path / "run", callbacks=[lambda row, run: run.save() and row["round"] == 3])
         block = tmp_path / "run/checkpoints/000003/state-1.safetensors"
@@ -318,7 +320,7 @@ class TestCheckpoints:
         assert rounds == [3, 4]
         assert_close(again.parameters, whole.parameters, rtol=0, atol=0)
 
-    def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint(self, tmp_path: Path) -> None:
+    def test_a_full_disk_leaves_the_last_checkpoint(self, tmp_path: Path) -> None:
         def stop(row: dict[str, Any], run: ud.Run) -> None:
             if row["round"] == 2:
                 size = (run.save() / "state.safetensors").stat().st_size
@@ -332,14 +334,22 @@ class TestCheckpoints:
         assert "\n" not in str(caught.value)
         assert sorted(p.name for p in (tmp_path / "run/checkpoints").iterdir())[-1] == "000002"
 
-    def test_what_a_killed_run_was_writing_is_removed(self, tmp_path: Path) -> None:
+    def test_names_with_slashes(self, tmp_path: Path) -> None:
+        model = torch.nn.Sequential(OrderedDict([("in/out", mlp())]))
+        options: dict[str, Any] = {"cohort": 2, "batch_size": 4, "lr": 0.1}
+        whole = ud.simulate("scaffold", model, classified(), rounds=4, **options)
+        ud.simulate("scaffold", model, classified(), rounds=2, out=tmp_path / "run", **options)
+        resumed = ud.resume(tmp_path / "run", rounds=4, model=model, data=classified())
+        assert_close(resumed.parameters, whole.parameters, rtol=0, atol=0)
+
+    def test_an_unfinished_checkpoint_is_removed(self, tmp_path: Path) -> None:
         self.begin(tmp_path / "run", callbacks=[lambda row, run: row["round"] == 2])
         (tmp_path / "run/checkpoints/.000009").mkdir()
         ud.resume(tmp_path / "run", model=mlp(), data=classified())
         assert all(p.name.isdigit() for p in (tmp_path / "run/checkpoints").iterdir())
 
     def test_saving_follows_the_size_of_states(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """States of which a byte takes a second to write are not written in a run of a few seconds."""
+        """States that take a second per byte to write are not written in a run of a few seconds."""
         monkeypatch.setattr("undrift.simulation.run._SAVING_SPEED", 1.0)
         seen: list[list[str]] = []
         self.begin(tmp_path / "run", callbacks=[lambda row, run: seen.append(os.listdir(run.out / "checkpoints"))])
@@ -348,7 +358,7 @@ class TestCheckpoints:
 
 
 class TestMemoryLeft:
-    """Limits of control groups, of both versions, as containers have them."""
+    """Memory that is left, and limits of control groups of both versions, as containers have them."""
 
     def group(self, path: Path, names: tuple[str, str, str], limit: str, usage: int, idle: int) -> None:
         path.mkdir(parents=True, exist_ok=True)
@@ -376,6 +386,13 @@ class TestMemoryLeft:
     def test_here(self) -> None:
         assert 0 < memory.host_left() < 1 << 50
 
+    def test_the_machine_without_psutil(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        left = memory._machine()
+        monkeypatch.setitem(sys.modules, "psutil", None)
+        assert left < memory._machine() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        monkeypatch.delattr(os, "sysconf")
+        assert memory._machine() == memory._UNKNOWN
+
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -386,7 +403,7 @@ class TestDevice:
     @pytest.mark.parametrize("host_rows", [0, 2, 100])
     def test_all_places(self, device_rows: int, host_rows: int) -> None:
         initial = tree.map_nest(torch.Tensor.cuda, INITIAL)
-        with room_for(host_rows * SIZE, device=device_rows * SIZE):
+        with memory_for(host_rows * SIZE, device=device_rows * SIZE):
             kept = ClientStates(initial, POPULATION, Space(torch.device("cuda")))
             for start in (0, 4, 2):
                 ids = EVERYONE[start : start + 6]
@@ -403,7 +420,7 @@ class TestDevice:
         options: dict[str, Any] = {"rounds": 5, "cohort": 2, "batch_size": 4, "lr": 0.1, "device": "cuda"}
         on_device = ud.simulate("scaffold", mlp(), classified(), **options)
         assert on_device.states.endswith("on the device")
-        with room_for(host):
+        with memory_for(host):
             elsewhere = ud.simulate("scaffold", mlp(), classified(), **options)
             assert "on the device" not in elsewhere.states
             assert_same(elsewhere, on_device)

@@ -4,8 +4,8 @@ A *tree* is ``{name: tensor}``: a model, a gradient, an update. A *nest* is a di
 message. Two conventions carry the whole project:
 
 * An update is client minus server and is added. Gradients are subtracted in one line only (`averaging.py`).
-* Partial trees stand in for masks: `add(grad, control)` acts where `control` has the name and leaves the rest alone,
-  so that last-layer variants store less and send less without saying so.
+* Partial trees replace masks: `add(grad, control)` acts where `control` has the name and leaves the rest unchanged,
+  so that last-layer variants automatically store and send less.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from torch import Tensor
 
 Tree = dict[str, Tensor]
 Nest = dict[str, Any]
+State = Nest  # stays where it is; same names, shapes and dtypes before and after a round
+Message = Nest  # travels
 
 
 def add(tree: Tree, other: Tree, scale: float | Tensor = 1.0) -> Tree:
@@ -42,7 +44,7 @@ def mix(tree: Tree, other: Tree, share: float) -> Tree:
 
 
 def take(tree: Tree, names: Iterable[str]) -> Tree:
-    """The part of `tree` under `names`, which must all be there."""
+    """The part of `tree` under `names`, which must all exist."""
     return {k: tree[k] for k in names}
 
 
@@ -85,7 +87,7 @@ def squares(stacked: Tree) -> Tensor:
 
 
 def mean(stacked: Tree, weights: Tensor) -> Tree:
-    """Weighted sum of the rows; `weights` [n] sum to one when a mean is meant."""
+    """Weighted sum of the rows; a mean if `weights` [n] sum to one."""
     return {k: torch.tensordot(weights.to(v.dtype), v, dims=1) for k, v in stacked.items()}
 
 
@@ -143,17 +145,19 @@ def nbytes(nest: Nest) -> int:
 
 
 def flatten(nest: Nest, prefix: str = "") -> Tree:
-    """A nest as one flat tree with ``/`` in the names: the form of files and wires."""
+    """A nest as one flat tree, as in files: names joined by ``/`` and escaped as in JSON pointers. Drops empty nests."""
     flat: Tree = {}
     for k, v in nest.items():
-        flat |= flatten(v, f"{prefix}{k}/") if isinstance(v, dict) else {prefix + k: v}
+        name = prefix + k.replace("~", "~0").replace("/", "~1")
+        flat |= flatten(v, f"{name}/") if isinstance(v, dict) else {name: v}
     return flat
 
 
 def unflatten(flat: Tree) -> Nest:
+    """The nest that `flatten` was given, without its empty parts."""
     nest: Nest = {}
     for name, leaf in flat.items():
-        *path, last = name.split("/")
+        *path, last = (key.replace("~1", "/").replace("~0", "~") for key in name.split("/"))
         branch = nest
         for key in path:
             branch = branch.setdefault(key, {})
@@ -167,7 +171,7 @@ def arranged(nest: Nest, like: Nest) -> Nest:
 
 
 def same_structure(a: Nest, b: Nest) -> bool:
-    """Same names, shapes and dtypes: what a state must keep from round to round."""
+    """Whether names, shapes and dtypes are the same, as a state must keep them from round to round."""
     flat_a, flat_b = flatten(a), flatten(b)
     return flat_a.keys() == flat_b.keys() and all(
         v.shape == flat_b[k].shape and v.dtype == flat_b[k].dtype for k, v in flat_a.items()

@@ -1,7 +1,7 @@
-"""Where rows of states are kept: on the device, then in the host's memory, then on disk, as each of them fills up.
+"""Storage for rows of states: in the device's memory, then in the host's, then on disk, as each of them fills up.
 
-A block holds some rows and stays where it is. States that grow get further blocks, so that nothing moves and nothing is
-held twice; a round touches the rows of its cohort, wherever they are.
+A block holds some rows and stays where it is. As states grow, blocks are added, so that nothing is moved or held twice;
+a round reads and writes the rows of its cohort, wherever they are.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Ids = np.ndarray[Any, np.dtype[np.int64]]
 
 _SHARES = {"cpu": 0.5, "cuda": 0.25}  # of the memory that is left without states; the rest is for training
 _WORD = 8  # bytes: rows on disk are made of 64-bit words
-_LEAF = 2  # words: every tensor of a row begins at a multiple, as the largest type demands
+_ALIGNMENT = 2  # words: every tensor of a row starts at a multiple, as the largest dtype requires
 
 
 class Block(Protocol):
-    """Rows of states. What is read are copies on the device that trains, of the parts that `like` has."""
+    """Rows of states. `read` returns copies on the device that trains, with the names that `like` has."""
 
     place: str
     rows: int
@@ -40,45 +40,45 @@ class Block(Protocol):
 
 
 class Space:
-    """Where the states of a run may go: `device` trains, `home` is a directory for what memory has no room for."""
+    """Where the states of a run may be stored: `device` trains, `home` is the directory for what exceeds memory."""
 
     def __init__(self, device: torch.device, home: Path | None = None) -> None:
-        self.device, self.home = device, home or _scratch()
+        self.device, self.home = device, home or _disk_directory()
 
     def block(self, initial: State, rows: int, most: int) -> Block:
-        """For `rows` rows like `initial`, or fewer, where memory ends; on disk for the `most` there will ever be."""
+        """A block for `rows` rows like `initial`, or for fewer if memory is short; on disk, for `most` rows."""
         for device in dict.fromkeys((self.device, torch.device("cpu"))):
-            fitting = min(rows, room(device) // tree.nbytes(initial))
+            fitting = min(rows, available(device) // tree.nbytes(initial))
             if fitting > 0:
                 return _InMemory(initial, fitting, device, self.device)
         return _OnDisk(initial, most, self.device, self.home)
 
 
-def room(device: torch.device) -> int:
-    """Bytes that further states may take of this memory, all runs of this process counted."""
+def available(device: torch.device) -> int:
+    """Bytes that further states may take of this memory; states of all runs in this process count."""
     left = memory.host_left() if device.type == "cpu" else memory.device_left(device)
     taken = sum(block.size for block in _blocks if block.device == device)
     return int(_SHARES[device.type] * (left + taken)) - taken
 
 
 class _InMemory:
-    """Stacked tensors. The host's memory is taken when they are first written to, page by page."""
+    """Stacked tensors. The host provides their memory page by page, when it is first written to."""
 
-    def __init__(self, initial: State, rows: int, device: torch.device, trains: torch.device) -> None:
+    def __init__(self, initial: State, rows: int, device: torch.device, training_device: torch.device) -> None:
         self.place = "in memory" if device.type == "cpu" else "on the device"
-        self.rows, self.device, self._trains = rows, device, trains
+        self.rows, self.device, self._training_device = rows, device, training_device
         self._stacked = tree.map_nest(lambda v: torch.empty(rows, *v.shape, dtype=v.dtype, device=device), initial)
         self.size = tree.nbytes(self._stacked)
         _blocks.add(self)
 
     def read(self, rows: Ids, like: State) -> State:
         index = to_device(rows, self.device)
-        if self.device.type == self._trains.type:
+        if self.device.type == self._training_device.type:
             return tree.map_nest(lambda _, v: v.index_select(0, index), like, self._stacked)
 
         def fetched(leaf: Tensor, stacked: Tensor) -> Tensor:
             staged = torch.empty(len(rows), *leaf.shape, dtype=leaf.dtype, pin_memory=True)
-            return torch.index_select(stacked, 0, index, out=staged).to(self._trains, non_blocking=True)
+            return torch.index_select(stacked, 0, index, out=staged).to(self._training_device, non_blocking=True)
 
         return tree.map_nest(fetched, like, self._stacked)
 
@@ -93,31 +93,31 @@ _blocks: weakref.WeakSet[_InMemory] = weakref.WeakSet()  # all that are in use
 
 
 class _OnDisk:
-    """Rows one after another in a file without a name, which the system removes with the process, however that ends."""
+    """Consecutive rows in an unnamed file, which the system removes when the process ends, however it ends."""
 
     place = "on disk"
 
-    def __init__(self, initial: State, rows: int, trains: torch.device, home: Path) -> None:
+    def __init__(self, initial: State, rows: int, training_device: torch.device, home: Path) -> None:
         self.rows = rows
-        self._initial, self._trains, self._home = initial, trains, home
+        self._initial, self._training_device, self._home = initial, training_device, home
         self._words = sum(map(_words, tree.leaves(initial)))
         # Read and written by explicit calls: pages of a mapped file would count as memory of this process.
         self._file = tempfile.TemporaryFile(buffering=0, dir=home)  # noqa: SIM115  # closed by the line below
         weakref.finalize(self, self._file.close)
 
     def read(self, rows: Ids, like: State) -> State:
-        packed = torch.empty(len(rows), self._words, dtype=torch.int64, pin_memory=self._trains.type == "cuda")
+        packed = torch.empty(len(rows), self._words, dtype=torch.int64, pin_memory=self._training_device.type == "cuda")
         self._transfer(rows, packed, self._file.readinto)
-        unpacked = self._unpacked(packed.to(self._trains, non_blocking=True))
+        unpacked = self._unpacked(packed.to(self._training_device, non_blocking=True))
         return tree.map_nest(lambda _, v: v.clone(memory_format=torch.contiguous_format), like, unpacked)
 
     def write(self, rows: Ids, states: State) -> None:
-        packed = torch.zeros(len(rows), self._words, dtype=torch.int64, device=self._trains)
+        packed = torch.zeros(len(rows), self._words, dtype=torch.int64, device=self._training_device)
         tree.map_nest(lambda column, new: column.copy_(new), self._unpacked(packed), states)
         self._transfer(rows, _to_host({"packed": packed})["packed"], self._file.write)
 
     def _transfer(self, rows: Ids, packed: Tensor, move: Callable[[memoryview], int | None]) -> None:
-        """Read or write these rows; those that follow one another in one go."""
+        """Read or write these rows; consecutive ones in one call."""
         content = packed.numpy().data.cast("B")
         size = self._words * _WORD
         starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1).tolist()
@@ -126,12 +126,12 @@ class _OnDisk:
                 self._file.seek(int(rows[first]) * size)
                 part = content[first * size : after * size]
                 while part:
-                    moved = move(part)  # perhaps less than it was asked to
+                    moved = move(part)  # possibly less than all of it
                     if not moved:
-                        raise OSError("the file was cut off")
+                        raise OSError("the file is truncated")
                     part = part[moved:]
         except OSError as error:
-            raise OSError(f"states of clients cannot be kept in {self._home}: {error.strerror or error}") from error
+            raise OSError(f"client states cannot be stored in {self._home}: {error.strerror or error}") from error
 
     def _unpacked(self, packed: Tensor) -> State:
         """The states in packed rows [n, words]: views."""
@@ -147,18 +147,18 @@ class _OnDisk:
 
 
 def _words(leaf: Tensor) -> int:
-    return _LEAF * math.ceil(leaf.nbytes / (_LEAF * _WORD))
+    return _ALIGNMENT * math.ceil(leaf.nbytes / (_ALIGNMENT * _WORD))
 
 
-def _scratch() -> Path:
-    """A directory that is on a disk; that for temporary files often is in memory."""
+def _disk_directory() -> Path:
+    """A directory on a disk; the one for temporary files is often in memory."""
     named = os.environ.get("TMPDIR")
     lasting = Path("/var/tmp")
     return Path(named) if named else lasting if os.access(lasting, os.W_OK) else Path(tempfile.gettempdir())
 
 
 def put_rows(stacked: State, index: Tensor, rows: State) -> None:
-    """Write rows to different places: any order gives the same bits, so that kernels need not sort them first."""
+    """Write rows to distinct places. Any order gives the same bits, so slower deterministic kernels are not needed."""
     strict, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     if strict:
         torch.use_deterministic_algorithms(False)
@@ -169,7 +169,7 @@ def put_rows(stacked: State, index: Tensor, rows: State) -> None:
             torch.use_deterministic_algorithms(True, warn_only=warn)
 
 
-# Copies from and to page-locked memory do not keep the host waiting.
+# Copies from and to pinned memory do not block the host.
 
 
 def to_device(rows: Ids, device: torch.device) -> Tensor:
@@ -178,7 +178,7 @@ def to_device(rows: Ids, device: torch.device) -> Tensor:
 
 
 def _to_host(states: State) -> State:
-    """The same on the CPU; waits once for all of them."""
+    """Copies on the CPU; waits for the device once."""
     if all(leaf.device.type == "cpu" for leaf in tree.leaves(states)):
         return states
     staged = tree.map_nest(lambda v: torch.empty(v.shape, dtype=v.dtype, pin_memory=True), states)

@@ -1,4 +1,4 @@
-"""How much memory is left on this machine, for this process."""
+"""How much memory this process may still use."""
 
 from __future__ import annotations
 
@@ -13,29 +13,31 @@ _UNKNOWN = 4 << 30  # where the system does not say
 
 
 def host_left() -> int:
-    """Bytes of the host's memory that are left: of the machine, or of a control group that allows less (containers)."""
+    """Bytes of the host's memory that are left: on the machine, or in a control group (container) that allows less."""
     return max(0, min([_machine(), *control_groups()]))
 
 
 def device_left(device: torch.device) -> int:
     """Bytes of a GPU's memory that are left."""
-    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # kept by PyTorch for later
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # cached by PyTorch
     return int(torch.cuda.mem_get_info(device)[0]) + unused
 
 
 def _machine() -> int:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return 1024 * int(line.split()[1])
-    try:  # other systems do not say what is left, but some what there is
+    try:
+        import psutil
+
+        return int(psutil.virtual_memory().available)
+    except ImportError:
+        pass
+    try:  # not what is left, but what there is
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
+    except (AttributeError, ValueError, OSError):  # not on Windows
         return _UNKNOWN
 
 
 def control_groups(root: Path = Path("/sys/fs/cgroup"), member: Path = Path("/proc/self/cgroup")) -> Iterator[int]:
-    """What is left of every limit on the group this process is in, and on the groups that hold it."""
+    """Bytes left of every memory limit on the control group of this process, and on the groups around it."""
     try:
         lines = member.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -50,7 +52,7 @@ def control_groups(root: Path = Path("/sys/fs/cgroup"), member: Path = Path("/pr
             continue
         group = top / path.strip("/")
         for place in (group, *group.parents):
-            # A group may have no limit, and from inside a container only the innermost is to be seen.
+            # A group may have no limit, and a container sees only its innermost group.
             with contextlib.suppress(OSError, ValueError, KeyError):
                 yield _left(place, *names)
             if place == top:
@@ -59,5 +61,5 @@ def control_groups(root: Path = Path("/sys/fs/cgroup"), member: Path = Path("/pr
 
 def _left(group: Path, limit: str, usage: str, idle: str) -> int:
     stat = dict(line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
-    used = int((group / usage).read_text(encoding="ascii")) - int(stat[idle])  # cached files make room
+    used = int((group / usage).read_text(encoding="ascii")) - int(stat[idle])  # cached files can be dropped
     return int((group / limit).read_text(encoding="ascii")) - used

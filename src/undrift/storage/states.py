@@ -1,4 +1,4 @@
-"""The memory of clients: one row per client that has been seen, none for the others."""
+"""States of clients: one row for every client that has taken part, none for the others."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from undrift.protocol import State
 from undrift.storage.arena import Block, Space, put_rows, to_device
 from undrift.storage.arena import Ids as Ids
 
-TOGETHER = 1 << 27  # bytes of states that are held at a time where all of them are looked at
-SMALL = 1 << 28  # bytes: up to here states are copied as they grow, so that a round finds them in one block
+TOGETHER = 1 << 27  # bytes of states held at a time when all of them are read
+SMALL = 1 << 28  # bytes: up to this size, growing states are copied so that they stay in one block
 
 
 class ClientStates:
@@ -33,7 +33,7 @@ class ClientStates:
             self._write(np.zeros(1, dtype=np.int64), tree.map_nest(lambda v: v[None], initial))
 
     def __len__(self) -> int:
-        """How many clients have a state of their own."""
+        """The number of clients that have a state of their own."""
         return self._count
 
     @property
@@ -44,7 +44,7 @@ class ClientStates:
 
     @property
     def kept(self) -> dict[str, int]:
-        """Bytes of clients' states by where they are: on the device, in memory, on disk."""
+        """Bytes of states by location: on the device, in memory, on disk."""
         kept: dict[str, int] = {}
         for start, block in zip(self._starts, self._blocks, strict=True):
             rows = min(start + block.rows, self._count + 1) - max(start, 1)
@@ -57,7 +57,7 @@ class ClientStates:
         return self._read(self._rows[ids], self.initial)
 
     def scatter(self, ids: Ids, states: State) -> None:
-        """Remember the states of these clients."""
+        """Store the states of these clients."""
         if not states:
             return
         assert tree.same_structure(tree.row(states, 0), self.initial), "a state must keep its names, shapes and dtypes"
@@ -72,7 +72,7 @@ class ClientStates:
         self._rows[ids], self._count = rows, count
 
     def blocks(self, part: str | None = None) -> Iterator[State]:
-        """All states, or a part of them, some at a time: clients seen, and their states stacked in that order."""
+        """All states, or a part of each, in blocks: ids of clients, and their states stacked in that order."""
         like = self.initial if part is None else {part: self.initial[part]}
         together, seen = max(1, TOGETHER // max(1, self._size)), self.seen
         for start in range(0, len(seen), together):
@@ -80,7 +80,7 @@ class ClientStates:
             yield {"ids": torch.from_numpy(ids), "states": self._read(self._rows[ids], like)}
 
     def _reserve(self, count: int) -> None:
-        """Make room for so many rows, and for twice as many as there was room for."""
+        """Grow to hold `count` rows, at least to twice the capacity."""
         if count <= self._capacity:
             return
         wanted = min(max(count, 2 * self._capacity), len(self._rows) + 1)
@@ -102,7 +102,7 @@ class ClientStates:
             self._capacity += block.rows
 
     def _read(self, rows: Ids, like: State) -> State:
-        if not self._size:  # names, at most
+        if not self._size:  # a structure without tensors
             return tree.repeat(like, len(rows))
         parts = list(self._parts(rows))
         if len(parts) == 1:
@@ -121,7 +121,7 @@ class ClientStates:
             block.write(inside, mine)
 
     def _parts(self, rows: Ids) -> Iterator[tuple[Block, Ids, Ids]]:
-        """The blocks that hold these rows; which of the rows they hold, and where inside them."""
+        """The blocks that hold these rows: block, positions in `rows`, rows of the block."""
         which = np.searchsorted(self._starts, rows, side="right") - 1
         for number in np.unique(which).tolist():
             places = np.flatnonzero(which == number)
