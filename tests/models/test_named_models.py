@@ -219,7 +219,7 @@ def test_published_weights_would_fit(name: str) -> None:
     assert {k: tuple(state[k].shape) for k in some} == some
 
 
-def test_the_way_around_in_resnet20_has_no_parameters() -> None:
+def test_the_shortcut_of_resnet20_has_no_parameters() -> None:
     model = models.build("resnet20-gn", (3, 32, 32), 10)
     assert not any("downsample" in name for name, _ in model.named_parameters())
     assert sum(isinstance(m, nn.GroupNorm) and m.num_groups == 2 for m in model.modules()) == 19
@@ -232,7 +232,7 @@ def test_the_way_around_in_resnet20_has_no_parameters() -> None:
 
 
 @pytest.mark.parametrize("name", ["vgg19", "resnet18-gn"])
-def test_deep_networks_keep_the_signal(name: str) -> None:
+def test_deep_networks_keep_the_variance(name: str) -> None:
     """Outputs differ from image to image as much as after a few layers, or training would not start."""
     with torch.no_grad():
         out = models.build(name, (3, 32, 32), 10)(torch.randn(4, 3, 32, 32))

@@ -1,4 +1,7 @@
-"""Models by name. A factory takes the shape of a sample and the number of classes."""
+"""Models by name. A factory takes the shape of a sample and the number of classes.
+
+A new model is a file here and an entry of `_FACTORIES`; the first line of its docstring is its description in lists.
+"""
 
 from __future__ import annotations
 
@@ -50,12 +53,12 @@ __all__ = ["available", "build", "with_head"]
 
 
 def available() -> dict[str, str]:
-    """Names and one line about each: what it is, and whose."""
+    """Names and one line about each: what it is, and which paper uses it."""
     return {name: (factory.__doc__ or "").strip().splitlines()[0] for name, factory in _FACTORIES.items()}
 
 
 def build(name: str, shape: tuple[int, ...], classes: int | None, seed: int = 0) -> nn.Module:
-    """A named model for samples of this shape, its initial weights a function of the seed."""
+    """A named model for samples of this shape; its initial weights depend on the seed only."""
     if name not in _FACTORIES:
         raise ValueError(f"unknown model {name!r}{check.nearest(name, _FACTORIES)}")
     if classes is None:

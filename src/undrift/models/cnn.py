@@ -8,7 +8,7 @@ from undrift.models.common import image
 
 
 def cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Two 3×3 convolutions (16, 32) with pooling and 64 hidden units, for quick trials on any image; no paper's."""
+    """Two 3×3 convolutions (16, 32) with pooling and 64 hidden units, for quick trials on any image; from no paper."""
     channels, height, width = image("cnn", shape, 4)
     return nn.Sequential(
         nn.Conv2d(channels, 16, 3, padding=1),

@@ -1,4 +1,4 @@
-"""A new head on a backbone with given weights."""
+"""A new head on a backbone, with pre-trained weights if given."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Weights = str | Path | Mapping[str, Tensor]
 
 
 class WithHead(nn.Module):
-    """A backbone's features, and a perceptron on them. A frozen backbone also keeps its batch statistics."""
+    """A backbone's features and an MLP on them. A frozen backbone also keeps its batch statistics."""
 
     def __init__(self, backbone: nn.Module, head: nn.Module, frozen: bool) -> None:
         super().__init__()
@@ -48,10 +48,10 @@ def with_head(
 ) -> nn.Module:
     """The backbone with its classifier, the last `nn.Linear`, replaced by linear layers and a new classifier.
 
-    FedPGVC puts two linear layers and a classifier on pre-trained networks and tells neither their sizes nor whether
+    FedPGVC puts two linear layers and a classifier on pre-trained networks and states neither their sizes nor whether
     the backbone is trained. `weights` are a `.safetensors` file, a PyTorch file or a state dict, of which the old
-    classifier's tensors are ignored; None leaves those of the backbone. `side` enlarges images to what the weights were
-    trained on. The backbone given is not changed.
+    classifier's tensors are ignored; None keeps those of the backbone. `side` enlarges images to the size that the
+    weights were trained on. The given backbone is not changed.
     """
     check.integer("classes", classes, 1)
     for units in hidden:
@@ -60,7 +60,7 @@ def with_head(
     backbone = copy.deepcopy(backbone)
     linear = {name: part for name, part in backbone.named_modules() if name and isinstance(part, nn.Linear)}
     if not linear:
-        raise ValueError(f"backbone: {type(backbone).__name__} has no nn.Linear whose place a head could take")
+        raise ValueError(f"backbone: {type(backbone).__name__} has no nn.Linear that a head could replace")
     classifier, old = list(linear.items())[-1]
     backbone.set_submodule(classifier, nn.Identity())
     if weights is not None:
@@ -70,10 +70,10 @@ def with_head(
         backbone = nn.Sequential(nn.Upsample(size=(side, side), mode="bilinear"), backbone)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return WithHead(backbone, _perceptron([old.in_features, *hidden], classes), freeze)
+        return WithHead(backbone, _mlp([old.in_features, *hidden], classes), freeze)
 
 
-def _perceptron(widths: list[int], classes: int) -> nn.Module:
+def _mlp(widths: list[int], classes: int) -> nn.Module:
     layers: list[nn.Module] = []
     for inner, width in pairwise(widths):
         layers += [nn.Linear(inner, width), nn.ReLU()]
@@ -99,29 +99,28 @@ def _read_file(path: Path) -> object:
         if path.suffix == ".safetensors":
             return load_file(path)
         return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a file of another kind fails in many ways, an IndexError among them
+    except Exception as error:  # other kinds of files fail in many ways, even with an IndexError
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ValueError(f"weights: {str(path)!r} holds no weights that can be read safely: {reason}") from error
 
 
 def _load(backbone: nn.Module, given: Mapping[str, Tensor], classifier: str) -> None:
-    """Puts the tensors in their places; all must be there and fit, except counters, which older files lack."""
+    """Load the tensors; all must be there and fit, except counters, which older files do not have."""
     wanted = backbone.state_dict()
     given = {name: value for name, value in given.items() if not name.startswith(f"{classifier}.")}
     missing = [name for name in wanted if name not in given and not name.endswith("num_batches_tracked")]
     unknown = [name for name in given if name not in wanted]
     if missing or unknown:
-        lacks = f"{_some(missing)} missing" if missing else ""
-        has = f"{_some(unknown)} not in the backbone" if unknown else ""
-        raise ValueError(f"weights do not fit the backbone: {' and '.join(part for part in (lacks, has) if part)}")
+        absent = f"{_first_few(missing)} missing" if missing else ""
+        extra = f"{_first_few(unknown)} not in the backbone" if unknown else ""
+        raise ValueError(f"weights do not fit the backbone: {' and '.join(part for part in (absent, extra) if part)}")
     for name, value in given.items():
         if value.shape != wanted[name].shape:
             raise ValueError(f"weights: {name!r} must have shape {_shape(wanted[name])}, got {_shape(value)}")
     backbone.load_state_dict(given, strict=False)
 
 
-def _some(names: list[str]) -> str:
-    """The first few of them."""
+def _first_few(names: list[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(map(repr, names[:3])) + more
 

@@ -16,20 +16,20 @@ _BLOCK, _STRIDE, _BINS = 7, 3, 9
 class HOG(nn.Module):
     """Histograms of gradient directions, weighted by magnitude, in overlapping blocks; nothing to train.
 
-    Blocks of 7×7 pixels every 3, nine bins over 0..2π: 28×28 pixels give 64 blocks and 576 features. The paper leaves
-    open how gradients are taken, what happens at the border, in colour, and whether blocks are normalised. Here, as in
-    Dalal & Triggs (2005): centred differences (the border repeats) and blocks of unit length, without which a step of
-    the paper's rate would be ten times too long on MNIST; colours become grey (ITU-R BT.601).
+    Blocks of 7×7 pixels with stride 3, nine bins over 0..2π: 28×28 pixels give 64 blocks and 576 features. The paper
+    does not say how gradients are computed, also at the border and in colour, or whether blocks are normalised. Here,
+    as in Dalal & Triggs (2005): centred differences (the border repeats) and blocks of unit length, without which the
+    paper's learning rate would be ten times too large on MNIST; colours become grey (ITU-R BT.601).
     """
 
     def forward(self, x: Tensor) -> Tensor:  # [B, 1 or 3, H, W] -> [B, features]
         grey = x[:, 0] if x.shape[1] == 1 else 0.299 * x[:, 0] + 0.587 * x[:, 1] + 0.114 * x[:, 2]
         across, down = _difference(grey, -1), _difference(grey, -2)
-        turn = torch.atan2(down, across) / (2 * math.pi) % 1
-        bins = (turn * _BINS).long().clamp_max(_BINS - 1).unsqueeze(1)  # [B, 1, H, W]
-        held = bins == torch.arange(_BINS, device=x.device).view(-1, 1, 1)  # [B, bins, H, W]
+        angle = torch.atan2(down, across) / (2 * math.pi) % 1
+        bins = (angle * _BINS).long().clamp_max(_BINS - 1).unsqueeze(1)  # [B, 1, H, W]
+        in_bin = bins == torch.arange(_BINS, device=x.device).view(-1, 1, 1)  # [B, bins, H, W]
         magnitude = (across.square() + down.square()).sqrt().unsqueeze(1)
-        blocks = F.avg_pool2d(held * magnitude, _BLOCK, _STRIDE)
+        blocks = F.avg_pool2d(in_bin * magnitude, _BLOCK, _STRIDE)
         return F.normalize(blocks, dim=1, eps=1e-8).flatten(1)
 
 

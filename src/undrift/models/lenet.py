@@ -10,9 +10,9 @@ from undrift.models.common import image
 def lenet(shape: tuple[int, ...], classes: int) -> nn.Module:
     """LeNet of FedPMVR and FedPGVC (MNIST, FMNIST): 6 and 16 maps, unpadded; 44 426 parameters on 1×28×28.
 
-    The papers say no more than "LeNet (LeCun et al., 1998)". Left open and chosen here, as in MOON's public code: ReLU
-    and max pooling for the original's tanh and averages, all maps connected, and 28×28 images not padded. With padding
-    it is `lenet5`.
+    The papers say no more than "LeNet (LeCun et al., 1998)". Chosen here, as in MOON's public code: ReLU and max
+    pooling for the original's tanh and averages, all maps connected, and 28×28 images not padded. With padding it is
+    `lenet5`.
     """
     return _network("lenet", shape, classes, maps=(6, 16), hidden=(120, 84))
 

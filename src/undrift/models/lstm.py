@@ -1,4 +1,4 @@
-"""Long short-term memory that can be batched over clients; PyTorch's own `nn.LSTM` cannot without help."""
+"""An LSTM that can be batched over clients, which `nn.LSTM` under `vmap` cannot."""
 
 from __future__ import annotations
 
@@ -27,14 +27,24 @@ class LSTM(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         kind = x.device.type
         if kind == "cpu" and not recurrence.transformed() and not torch.is_autocast_enabled(kind):
-            return self._alone(x)
+            return self._native(x)
         bias = self.bias_ih if self.bias_hh is None else self.bias_ih + self.bias_hh
         return recurrence.layer(x, self.weight_ih, self.weight_hh, bias)[0]
 
-    def _alone(self, x: Tensor) -> Tensor:
-        """By PyTorch's own kernel, which is faster on a CPU but knows neither `vmap` nor `torch.func.grad`."""
+    def _native(self, x: Tensor) -> Tensor:
+        """By PyTorch's kernel, which is faster on a CPU but supports neither `vmap` nor `torch.func.grad`."""
         start = x.new_zeros(1, len(x), self.units)
         second = torch.zeros_like(self.bias_ih) if self.bias_hh is None else self.bias_hh
         weights = [self.weight_ih, self.weight_hh, self.bias_ih, second]
-        hidden: Tensor = torch.lstm(x, (start, start), weights, True, 1, 0.0, self.training, False, True)[0]
+        hidden: Tensor = torch.lstm(
+            x,
+            hx=(start, start),
+            params=weights,
+            has_biases=True,
+            num_layers=1,
+            dropout=0.0,
+            train=self.training,
+            bidirectional=False,
+            batch_first=True,
+        )[0]
         return hidden

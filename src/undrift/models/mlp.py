@@ -8,7 +8,7 @@ from torch import nn
 
 
 def mlp(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Two hidden layers of 64 units, for quick trials; no paper's."""
+    """Two hidden layers of 64 units, for quick trials; from no paper."""
     return nn.Sequential(
         nn.Flatten(),
         nn.Linear(math.prod(shape), 64),

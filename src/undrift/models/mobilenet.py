@@ -13,7 +13,7 @@ _STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3
 
 
 class InvertedResidual(nn.Module):
-    """Widen, filter every map by itself, narrow; added to its input where the shapes agree."""
+    """Expand, convolve every channel separately, project; added to its input where the shapes agree."""
 
     def __init__(self, inner: int, width: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -22,11 +22,11 @@ class InvertedResidual(nn.Module):
         layers += [_convolution(wide, wide, 3, stride, groups=wide)]
         layers += [nn.Conv2d(wide, width, 1, bias=False), nn.BatchNorm2d(width)]
         self.conv = nn.Sequential(*layers)
-        self.added = stride == 1 and inner == width
+        self.residual = stride == 1 and inner == width
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.conv(x)
-        return x + out if self.added else out
+        return x + out if self.residual else out
 
 
 def mobilenetv2(shape: tuple[int, ...], classes: int) -> nn.Module:

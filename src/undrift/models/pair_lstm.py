@@ -1,4 +1,4 @@
-"""Do two questions mean the same?"""
+"""Classification of pairs of questions: do they mean the same?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WORDS, _UNITS = 20_000, 128
 
 
 class PairLSTM(nn.Module):
-    """Both questions are read by the same LSTM; the state after the last word of each stands for it."""
+    """Both questions are read by the same LSTM; each is represented by the state after its last word."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -37,8 +37,8 @@ def pair_lstm(shape: tuple[int, ...], classes: int) -> nn.Module:
     """Pairs of questions (QQP, as FedPGVC): two LSTM layers, two linear layers and a classifier; samples [2, length].
 
     FedPGVC names these layers and no sizes; chosen here: embedding and LSTM of 128, linear layers of 128 and 64 on
-    [u, v, |u − v|, u v], the pair of GLUE's own baseline (Wang et al., 2018). Words are numbered from the most
-    frequent; 0 fills up a question at its end, and all from 19 999 on are one unknown word.
+    [u, v, |u − v|, u v], the features of GLUE's baseline (Wang et al., 2018). Words are numbered by decreasing
+    frequency; 0 pads a question at its end, and all from 19 999 on are one unknown word.
     """
     if len(shape) != 2 or shape[0] != 2 or shape[1] < 1:
         raise ValueError(f"model 'pair-lstm' needs samples [2, length] of token numbers, got {shape}")

@@ -6,7 +6,7 @@ from torch import nn
 
 from undrift.models.common import he, image
 
-# Widths of the convolutions between two poolings.
+# Widths of the convolutions between pooling layers.
 _11 = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 _19 = ((64, 64), (128, 128), (256,) * 4, (512,) * 4, (512,) * 4)
 
@@ -14,7 +14,7 @@ _19 = ((64, 64), (128, 128), (256,) * 4, (512,) * 4, (512,) * 4)
 def vgg19(shape: tuple[int, ...], classes: int) -> nn.Module:
     """VGG-19 of FedPMVR (CIFAR-10), configuration E: 16 convolutions, 3 linear layers, no normalisation.
 
-    FedPMVR names the network only. The linear layers have 512 units instead of ImageNet's 4096, as is usual for CIFAR,
+    FedPMVR names the network only. The linear layers have 512 units instead of ImageNet's 4096, as is common for CIFAR,
     and no dropout: 20 554 826 parameters on 3×32×32 with ten classes.
     """
     return _vgg("vgg19", shape, classes, _19, normalised=False)

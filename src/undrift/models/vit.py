@@ -13,7 +13,7 @@ from undrift.models.common import image
 
 
 class Attention(nn.Module):
-    """Self-attention of several heads. Written out: PyTorch's fused kernels do not take clients as a batch axis."""
+    """Multi-head self-attention, written out because PyTorch's fused kernels cannot be batched over clients."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and a perceptron, each normalised before and added to what it was given."""
+    """Attention and an MLP, each with layer normalisation before it and a residual connection."""
 
     def __init__(self, width: int, heads: int, hidden: int) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    def __init__(self, positions: int, depth: int, width: int, heads: int, hidden: int) -> None:
+    def __init__(self, positions: int, *, depth: int, width: int, heads: int, hidden: int) -> None:
         super().__init__()
         self.pos_embedding = nn.Parameter(torch.empty(1, positions, width).normal_(std=0.02))
         layers: OrderedDict[str, nn.Module] = OrderedDict()
@@ -64,17 +64,17 @@ class Encoder(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """Patches as words, a class token in front of them, and a classifier on what becomes of it; no dropout."""
+    """A class token and embedded patches through an encoder, and a classifier on the class token; no dropout."""
 
     def __init__(
-        self, shape: tuple[int, int, int], classes: int, patch: int, depth: int, width: int, heads: int, hidden: int
+        self, shape: tuple[int, int, int], classes: int, *, patch: int, depth: int, width: int, heads: int, hidden: int
     ) -> None:
         super().__init__()
         channels, *sides = shape
         self.class_token = nn.Parameter(torch.zeros(1, 1, width))
         self.conv_proj = nn.Conv2d(channels, width, patch, patch)
         positions = 1 + math.prod(side // patch for side in sides)
-        self.encoder = Encoder(positions, depth, width, heads, hidden)
+        self.encoder = Encoder(positions, depth=depth, width=width, heads=heads, hidden=hidden)
         self.heads = nn.Sequential(OrderedDict(head=nn.Linear(width, classes)))
         for part in self.modules():
             if isinstance(part, nn.Linear):
@@ -83,8 +83,8 @@ class VisionTransformer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         patches = self.conv_proj(x).flatten(2).transpose(1, 2)  # [B, S, D]
-        words = torch.cat([self.class_token.expand(len(x), -1, -1), patches], 1)
-        out: Tensor = self.heads(self.encoder(words)[:, 0])
+        tokens = torch.cat([self.class_token.expand(len(x), -1, -1), patches], 1)
+        out: Tensor = self.heads(self.encoder(tokens)[:, 0])
         return out
 
 
