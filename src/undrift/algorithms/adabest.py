@@ -1,4 +1,4 @@
-"""AdaBest: a bias estimate that fades while its client is away."""
+"""AdaBest: a bias estimate that decays while its client is absent."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import torch
 
 from undrift.core import check, tree
 from undrift.core.tree import Tree
-from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.algorithm import Algorithm
 from undrift.methods.correction import At, Correction, Heard
+from undrift.methods.setting import Setting
 from undrift.protocol import Message, State
 
 
@@ -18,7 +19,7 @@ from undrift.protocol import Message, State
 class AdaptiveBias(Correction):
     """d = g − h_i, then h_i ← h_i/(t − t_i) + μ (x − y_i), t_i the round of the last participation.
 
-    The server goes on in the direction in which the average moved: x ← x̄ + β (x̄ − x̄⁻).
+    The server extrapolates in the direction in which the average moved: x ← x̄ + β (x̄ − x̄⁻).
     """
 
     mu: float
@@ -37,9 +38,9 @@ class AdaptiveBias(Correction):
 
     def finish(self, update: Tree, client: State, at: At) -> tuple[Tree, State, Message]:
         now, task = at.task.key.round, at.task  # rounds count from 1, so that a first participation divides by t ≥ 1
-        faded = tree.scale(client["bias"], 1 / (now - client["last"]).to(task.samples.dtype))
+        decayed = tree.scale(client["bias"], 1 / (now - client["last"]).to(task.samples.dtype))
         rate = self.mu / task.steps if self.per_step else self.mu
-        return update, {"bias": tree.add(faded, update, -rate), "last": client["last"] * 0 + now}, {}
+        return update, {"bias": tree.add(decayed, update, -rate), "last": client["last"] * 0 + now}, {}
 
     def advance(self, update: Tree, server: State, heard: Heard) -> tuple[Tree, State]:
         average = tree.add(heard.model, update)
@@ -48,27 +49,27 @@ class AdaptiveBias(Correction):
 
 @dataclass(frozen=True)
 class AdaBest(Algorithm):
-    """FedDyn's idea with memories that fade and a server that cannot run away.
+    """FedDyn with bias estimates that decay and a server correction that stays bounded.
 
     Paper:
         Varno, Saghayi, Rafiee Sevyeri, Gupta, Matwin, Havaei. AdaBest: minimizing client drift in federated learning
         via adaptive bias estimation. ECCV 2022.
     Idea:
-        A client subtracts an estimate of its own bias, which counts less the longer it was away. The server's
-        correction is made anew in every round from the last two averages, so that it does not grow as FedDyn's can.
+        A client subtracts an estimate of its own bias, which decays with the rounds it was absent. The server's
+        correction is computed afresh in every round from the last two averages, so that it cannot grow as FedDyn's can.
     Equations:
         y ← y − η (g_i(y) − h_i)
         h_i ← h_i / (t − t_i) + μ (x − y_i);  t_i ← t
         x̄ ← mean_S y_i;  x ← x̄ − β (x̄⁻ − x̄)
     Use:
-        Many clients that return rarely, at FedAvg's traffic.
+        Many clients that take part rarely, at FedAvg's traffic.
     Pitfalls:
-        Under full participation it ends at the minimum of f + (μ(1−β)/2) ‖x − x⁰‖², not of f; β must be less than 1.
-        `per_step` takes μ/K_i in the place of μ, and clients then count by their steps: with uniform weights and K_i in
-        proportion to n_i that is the sample objective. It fixes the server's step, so `server_lr` is refused.
+        Under full participation it converges to the minimum of f + (μ(1−β)/2) ‖x − x⁰‖², not of f; β must be less than
+        1. `per_step` uses μ/K_i instead of μ, and clients are then weighted by their steps: with uniform weights and
+        K_i proportional to n_i that is the sample objective. It fixes the server's step, so `server_lr` is refused.
     Elsewhere:
         The authors' fedsim applies μ/K_i where h_i is used and not where it is stored, which is the same while K_i
-        stays. A public version never advances t_i, so that h_i is nearly wiped.
+        stays the same. A public version never updates t_i, so that h_i is nearly erased.
     """
 
     weighting: ClassVar[str] = "uniform"

@@ -1,4 +1,4 @@
-"""FedADC: the server's momentum, paid out over the clients' steps."""
+"""FedADC: the server's momentum, spread over the clients' local steps."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import torch
 
 from undrift.core import check, tree
 from undrift.core.tree import Tree
-from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.algorithm import Algorithm
 from undrift.methods.correction import At, Correction, Heard
+from undrift.methods.setting import Setting
 from undrift.protocol import Message, State
 
 
@@ -18,12 +19,12 @@ from undrift.protocol import Message, State
 class SpreadMomentum(Correction):
     """d = g + γ m / K_i;  m⁺ = (x − mean y_i)/η − (γ − β) m;  the server steps along −η m⁺.
 
-    Either way m⁺ = β m + the mean of the clients' summed gradients. v1: γ = β. v2: γ = 1, and the server takes back
-    the part that clients were lent.
+    Either way m⁺ = β m + the mean of the clients' summed gradients. v1: γ = β. v2: γ = 1, and the server subtracts
+    what clients have applied beyond β.
     """
 
     beta: float
-    lent: float  # γ
+    share: float  # γ, how much of the momentum clients apply
     lookahead: bool
 
     def server(self, model: Tree) -> State:
@@ -32,24 +33,25 @@ class SpreadMomentum(Correction):
     def broadcast(self, server: State, model: Tree) -> Message:
         return server
 
-    def shift(self, params: Tree, client: State, at: At) -> Tree:
+    def locate(self, at: At, client: State) -> At:
         if not self.lookahead:
-            return params
-        return tree.add(params, at.inbox["momentum"], -at.task.lr * self.lent / at.task.steps)
+            return at
+        ahead = tree.add(at.params, at.inbox["momentum"], -at.task.lr * self.share / at.task.steps)
+        return at._replace(params=ahead, origin=ahead)
 
     def step(self, grad: Tree, client: State, at: At) -> tuple[Tree, State]:
         if self.lookahead:
             return grad, client
-        # The local optimiser stretches what it is given from K_i to A_i steps.
-        assert at.walked is not None, "refused when made"
-        return tree.add(grad, at.inbox["momentum"], self.lent * at.task.lr / at.walked), client
+        # Under the local optimiser a constant direction counts A_i times instead of K_i times.
+        assert at.walked is not None, "`FedADC.corrections` refuses Adam"
+        return tree.add(grad, at.inbox["momentum"], self.share * at.task.lr / at.walked), client
 
     def finish(self, update: Tree, client: State, at: At) -> tuple[Tree, State, Message]:
         return update, client, {"lr": at.task.steps * 0 + at.task.lr}
 
     def advance(self, update: Tree, server: State, heard: Heard) -> tuple[Tree, State]:
         lr = heard.replies["lr"][0]  # the same for all
-        step = tree.add(update, server["momentum"], lr * (self.lent - self.beta))
+        step = tree.add(update, server["momentum"], lr * (self.share - self.beta))
         return step, {"momentum": tree.scale(step, -1 / lr)}
 
 
@@ -60,18 +62,18 @@ class FedADC(Algorithm):
     Paper:
         Ozfatura, Ozfatura, Gündüz. FedADC: accelerated federated learning with drift control. ISIT 2021.
     Idea:
-        Server momentum applied after the round comes too late to hold clients together. Embedded in their steps, it
-        steers them along the common course while they train, and the server's own step contains it already.
+        Server momentum applied after the round comes too late to prevent drift. Embedded in local steps, it keeps
+        clients on the common direction while they train, and the server's own step already contains it.
     Equations:
         y ← y − η (g_i(y) + m̄);  lookahead: y ← y − η m̄, then y ← y − η g_i(y)
         v1: m̄ = β m / K_i,  m ← (x − mean y_i)/η;  v2: m̄ = m / K_i,  m ← (x − mean y_i)/η − (1 − β) m
         x ← x − a η m,  a = η_g
     Use:
-        As FedAvgM, with fewer rounds when clients take many steps.
+        Like FedAvgM, with fewer rounds when clients take many steps.
     Pitfalls:
         The fixed point is FedAvg's, not the optimum. v1 and v2 are different methods once K_i > 1. With local momentum
-        A_i takes the place of K_i (not with lookahead, which passes the optimiser by); Adam is refused, whose steps do
-        not add up to m̄.
+        A_i replaces K_i (not with lookahead, which bypasses the optimiser). Adam is refused: its steps do not add up to
+        m̄.
     Elsewhere:
         v1 is FedCM and GHB(1) in other units. One public version adds m̄ once an epoch instead of every step.
     """

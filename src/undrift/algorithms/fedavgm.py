@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from undrift.core import check, tree
 from undrift.core.tree import Tree
-from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.algorithm import Algorithm
 from undrift.methods.correction import Correction, Heard
+from undrift.methods.setting import Setting
 from undrift.protocol import State
 
 
@@ -29,20 +30,20 @@ class ServerMomentum(Correction):
 
 @dataclass(frozen=True)
 class FedAvgM(Algorithm):
-    """The server's steps have momentum.
+    """FedAvg with momentum in the server's steps.
 
     Paper:
         Hsu, Qi, Brown. Measuring the effects of non-identical data distribution for federated visual classification.
         2019.
     Idea:
-        Cohorts pull the model to and fro; a running sum of their mean updates keeps what they have in common. Clients
-        train as in FedAvg and notice nothing.
+        Different cohorts pull the model in different directions; a running sum of their mean updates keeps what they
+        have in common. Clients train as in FedAvg.
     Equations:
         Δ = Σ w_i (y_i − x)
         v ← β v + Δ
         x ← x + η_g v;  nesterov: x ← x + η_g (Δ + β v)
     Use:
-        Small cohorts of different clients, at FedAvg's traffic and without any state on clients.
+        Small cohorts of heterogeneous clients, at FedAvg's traffic and without any state on clients.
     Pitfalls:
         v accumulates: it grows to Δ / (1 − β), so that β = 0.99 needs a `server_lr` of 0.1 or less. The fixed point is
         FedAvg's, not the optimum.

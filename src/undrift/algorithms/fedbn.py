@@ -1,36 +1,37 @@
-"""FedBN: batch normalisation stays at home."""
+"""FedBN: batch normalisation stays on the client."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.algorithm import Algorithm
+from undrift.methods.setting import Setting
 
 
 @dataclass(frozen=True)
 class FedBN(Algorithm):
-    """Federated averaging of everything but the batch normalisations, of which every client has its own.
+    """Federated averaging of everything but batch normalisation, of which every client keeps its own.
 
     Paper:
         Li, Jiang, Zhang, Kamp, Dou. FedBN: federated learning on non-IID features via local batch normalization.
         ICLR 2021.
     Idea:
-        When inputs look different at every client (another camera, another scanner), the statistics of features differ
-        most. Batch normalisations absorb that if they are never averaged.
+        When inputs look different on every client (another camera, another scanner), feature statistics differ most.
+        Batch normalisation absorbs that if it is never averaged.
     Equations:
         x = (u, v), v all tensors of batch normalisations: scale, shift, running mean and variance
         client: trains (u, v_i) from the received u and its own v_i, keeps v_i
         u ← u + η_g mean_S (u_i − u)
     Use:
-        Feature shift between few clients that are there to stay.
+        Feature shift between few permanent clients.
     Pitfalls:
-        Without batch normalisation it is FedAvg; group and layer normalisations are shared like other parameters.
-        There is no global model: `run.clients` has the accuracy of every client's own (u, v_i), the history that of u
-        with the mean v of the clients seen so far, and `run.parameters` holds u and the initial v.
+        Without batch normalisation it is FedAvg; group and layer normalisations are shared like other parameters. There
+        is no global model: `run.clients` has the accuracy of every client's own (u, v_i), the history that of u with
+        the mean v of the clients seen so far, and `run.parameters` holds u and the initial v.
     Elsewhere:
-        Looking for "bn" in names misses batch normalisations in `nn.Sequential` and in the short cuts of a ResNet;
-        modules are found by their type here.
+        Looking for "bn" in names misses batch normalisations in `nn.Sequential` and in the shortcuts of a ResNet; here
+        modules are found by their type.
     """
 
     weighting: ClassVar[str] = "uniform"

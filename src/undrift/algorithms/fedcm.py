@@ -1,4 +1,4 @@
-"""FedCM: every local step is mixed with the direction that all clients took last round."""
+"""FedCM: every local step is mixed with the mean direction of the last round."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from undrift.core import check, tree
 from undrift.core.tree import Tree
-from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.algorithm import Algorithm
 from undrift.methods.correction import At, Correction, Heard
+from undrift.methods.setting import Setting
 from undrift.protocol import Message, State
 
 
@@ -25,12 +26,12 @@ class ClientMomentum(Correction):
         return server
 
     def step(self, grad: Tree, client: State, at: At) -> tuple[Tree, State]:
-        # Decay on both sides of the mixture leaves it whole, as when it is given to the optimiser.
+        # Weight decay in both terms adds up to the full weight decay, as if the optimiser applied it.
         common = at.task.decayed(at.inbox["momentum"], at.params)
         return tree.mix(common, grad, self.alpha), client
 
     def finish(self, update: Tree, client: State, at: At) -> tuple[Tree, State, Message]:
-        if at.walked is None:  # Adam: the update does not tell the directions it came from
+        if at.walked is None:  # Adam: the update does not determine its directions
             return update, client, {"direction": at.mean_direction(update)}
         return update, client, {"walked": at.walked}
 
@@ -42,24 +43,23 @@ class ClientMomentum(Correction):
 
 @dataclass(frozen=True)
 class FedCM(Algorithm):
-    """Clients follow the common direction of the last round, corrected by their own gradients.
+    """Clients follow the mean direction of the last round, corrected by their own gradients.
 
     Paper:
         Xu, Wang, Wang, Yao. FedCM: federated learning with client-level momentum. 2021.
     Idea:
-        The server sends the mean direction of the last round's steps, and clients give their own gradients only a share
-        α of every step. They drift apart by that share, and the direction remembers clients that are absent now.
+        The server sends the mean direction of the last round's steps, and clients' own gradients make up only a
+        fraction α of every step. Drift shrinks by that factor, and the direction includes clients that are absent now.
     Equations:
         y ← y − η (α g_i(y) + (1 − α) Δ + λ y),  λ the weight decay
         Δ ← Σ w_i (x − y_i) / (η K_i)
         x ← x + η_g Σ w_i (y_i − x)
     Use:
-        Few of many clients in a round, none of which need keep a state.
+        A small fraction of many clients in every round; clients need no state.
     Pitfalls:
-        The first round has no momentum and is 1/α times slower: this is right. `lr` may be about 1/α times FedAvg's.
+        The first round has no momentum and is 1/α times slower; this is intended. `lr` may be about 1/α times FedAvg's.
         Weight decay is not multiplied by α but returns in Δ, so it acts 1/α times as strongly in the long run. With
-        local momentum A_i takes the place of K_i; with Adam clients send the mean of their directions, twice the way
-        up.
+        local momentum A_i replaces K_i; with Adam clients send the mean of their directions, which doubles the upload.
     Elsewhere:
         One public version sends a single tensor of Δ; several others run heavy-ball momentum on clients under this
         name.

@@ -1,4 +1,4 @@
-"""FedDC: FedDyn's moving regulariser and SCAFFOLD's control variates together."""
+"""FedDC: FedDyn's dynamic regulariser and SCAFFOLD's control variates together."""
 
 from __future__ import annotations
 
@@ -8,33 +8,35 @@ from typing import ClassVar
 from undrift.algorithms.feddyn import DynamicRegularizer
 from undrift.algorithms.scaffold import ControlVariates
 from undrift.core import check
-from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.algorithm import Algorithm
 from undrift.methods.correction import Correction
+from undrift.methods.setting import Setting
 
 
 @dataclass(frozen=True)
 class FedDC(Algorithm):
-    """The drift of every client is remembered and handed to the server, its slope corrected meanwhile.
+    """Every client's drift is tracked and added back on the server, and its gradient is corrected.
 
     Paper:
         Gao, Fu, Li, Chen, Xu, Xu. FedDC: federated learning with non-IID data via local drift decoupling and
         correction. CVPR 2022.
     Idea:
-        A client remembers how far it has drifted from the models it received, and is held where that drift would be
-        made good; the server adds everybody's drift back. Control variates take out the difference of slopes.
+        A client tracks how far it has drifted from the models it received, and is regularised towards the point that
+        compensates for it; the server adds all clients' drift back. Control variates remove the difference between
+        local and global gradients.
     Equations:
         y ← y − η (g_i(y) + α (y − x + h_i) + c − c_i)
         h_i ← h_i + y_i − x;  c_i⁺ = c_i − c + (x − y_i) / (K_i η)
         x ← mean_S y_i + mean_all h_i;  c ← c + (1/N) Σ_S (c_i⁺ − c_i)
         (FedDyn's ĝ_i is −α h_i: both corrections are listed as they are)
     Use:
-        As FedDyn, where twice the traffic is affordable.
+        Like FedDyn, when twice the traffic is affordable.
     Pitfalls:
         The server overshoots: lower `lr` before `alpha`. With weights by samples α is α/(N p_i). With local momentum ρ
         the number of steps is replaced by FedNova's ‖a_i‖₁. It fixes the server's step, so `server_lr` is refused.
     Elsewhere:
-        The authors' code divides by the undecayed rate and by an average number of steps. Adding the drift of the
-        cohort alone, as some texts have it, never comes to rest under partial participation.
+        The authors' code divides by the undecayed rate and by an average number of steps. Adding only the drift of the
+        cohort, as some texts do, never converges under partial participation.
     """
 
     weighting: ClassVar[str] = "uniform"

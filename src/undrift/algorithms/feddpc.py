@@ -1,4 +1,4 @@
-"""FedDPC: keep the part of each update that is new."""
+"""FedDPC: keep the part of each update that is orthogonal to the last global update."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import torch
 
 from undrift.core import check, tree
 from undrift.core.tree import Tree
-from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.algorithm import Algorithm
 from undrift.methods.correction import Correction, Heard
+from undrift.methods.setting import Setting
 from undrift.protocol import State
 
 
@@ -33,7 +34,7 @@ class Projection(Correction):
             residuals = {k: u - along.view(-1, *[1] * previous[k].ndim) * previous[k] for k, u in updates.items()}
         if self.scaling:
             before, after = tree.squares(updates).sqrt(), tree.squares(residuals).sqrt()  # [n]
-            # What is left of a parallel update is rounding noise; scaling it up would make the model wander.
+            # What is left of a parallel update is rounding noise, which must not be scaled up.
             noise = 1e-9 if before.dtype == torch.float64 else 1e-5
             kept = after > noise * before
             factor = torch.where(kept, self.lam + before / torch.where(kept, after, 1), 0)
@@ -46,24 +47,24 @@ class Projection(Correction):
 
 @dataclass(frozen=True)
 class FedDPC(Algorithm):
-    """The server keeps the part of each update across the previous global update, grown to size.
+    """The server keeps the part of each update orthogonal to the last global update, at full length.
 
     Paper:
         Sen, Nag. FedDPC: handling data heterogeneity and partial client participation in federated learning.
     Idea:
-        What clients repeat of the last global update was applied already; what is across it is news. Each update is
-        projected onto that complement and grown back to its length, so that one client's size does not drown another's
-        direction.
+        The part of an update along the last global update was applied already; the orthogonal part is new. Each update
+        is projected onto the orthogonal complement and scaled back to its length, so that a large update does not
+        dominate the direction of the others.
     Equations:
         Δ_i = (x − y_i)/η
         r_i = Δ_i − (⟨Δ_i, Δ⁻⟩ / ⟨Δ⁻, Δ⁻⟩) Δ⁻
         r_i ← (λ + ‖Δ_i‖ / ‖r_i‖) r_i
         Δ = mean_S r_i;  x ← x − η_g η Δ
     Use:
-        Partial participation with unequal clients, at FedAvg's traffic and without any state on clients.
+        Partial participation of heterogeneous clients, at FedAvg's traffic and without any state on clients.
     Pitfalls:
-        Successive global updates are orthogonal, so the model never walks a straight line; the factor λ + 1 makes the
-        first round (λ + 1) times as long as FedAvg's.
+        Successive global updates are orthogonal, so the model never moves in a straight line; the factor λ + 1 makes
+        the first round (λ + 1) times as long as FedAvg's.
     Elsewhere:
         Algorithm 1 of the paper prints the scaling ratio as 1; Eq. 3 is the right one.
     """

@@ -1,4 +1,4 @@
-"""FedDyn: a regulariser that moves with the client until everybody's optimum is the common one."""
+"""FedDyn: a dynamic regulariser that moves every client's optimum to the global one."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from torch import Tensor
 
 from undrift.core import check, tree
 from undrift.core.tree import Tree
-from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.algorithm import Algorithm
 from undrift.methods.correction import At, Correction, Heard
+from undrift.methods.setting import Setting
 from undrift.protocol import Message, State
 
 
 @dataclass(frozen=True)
 class DynamicRegularizer(Correction):
-    """d = g − ĝ_i + α_i (y − x), then ĝ_i ← ĝ_i − α_i (y_i − x), α_i = α/(N p_i): at rest ĝ_i = ∇f_i(x).
+    """d = g − ĝ_i + α_i (y − x), then ĝ_i ← ĝ_i − α_i (y_i − x), α_i = α/(N p_i); in the limit ĝ_i = ∇f_i(x).
 
     The server keeps h = Σ_all p_i ĝ_i, which p_i α_i = α/N lets it follow from the updates alone.
     """
@@ -40,9 +41,9 @@ class DynamicRegularizer(Correction):
         return update, {"slope": tree.add(client["slope"], update, -self.stiffness(at))}, {}
 
     def collect(self, updates: Tree, server: State, heard: Heard) -> tuple[Tree, State]:
-        # (1/N) Σ_S, a sum over the cohort divided by everybody
-        everybody = heard.cohort.weights.new_full((len(heard.cohort.ids),), 1 / heard.cohort.population)
-        return updates, {"slope": tree.add(server["slope"], tree.mean(updates, everybody), -self.alpha)}
+        # (1/N) Σ_S: a sum over the cohort divided by the population
+        weights = heard.cohort.weights.new_full((len(heard.cohort.ids),), 1 / heard.cohort.population)
+        return updates, {"slope": tree.add(server["slope"], tree.mean(updates, weights), -self.alpha)}
 
     def advance(self, update: Tree, server: State, heard: Heard) -> tuple[Tree, State]:
         return tree.add(update, server["slope"], -1 / self.alpha), server
@@ -50,28 +51,27 @@ class DynamicRegularizer(Correction):
 
 @dataclass(frozen=True)
 class FedDyn(Algorithm):
-    """Every client's loss is tilted and held, so that its own minimum moves to everybody's.
+    """A linear and a proximal term move the minimum of every client's loss to the global one.
 
     Paper:
         Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama. Federated learning based on dynamic regularization.
         ICLR 2021.
     Idea:
-        A client remembers how hard it pulled at its last participations and subtracts that slope; the spring to the
-        received model keeps the rest small. At rest each remembered slope is the client's gradient, and they sum to
-        zero: the optimum, at FedAvg's traffic.
+        A client accumulates its past updates in a linear term ĝ_i, and a proximal term keeps it near the received
+        model. In the limit every ĝ_i is the client's gradient, and they sum to zero: the optimum, at FedAvg's traffic.
     Equations:
         y ← y − η (g_i(y) − ĝ_i + α (y − x))
         ĝ_i ← ĝ_i − α (y_i − x)
         h ← h − (α/N) Σ_S (y_i − x);  x ← mean_S y_i − h/α
     Use:
-        Strongly different clients that return, when SCAFFOLD's traffic is too much.
+        Very heterogeneous clients that take part repeatedly, when SCAFFOLD's traffic is too much.
     Pitfalls:
-        A small α takes long steps on the server (h/α) and can diverge under few participants; a large α slows clients.
-        With weights by samples the spring of client i is α/(N p_i), which must stay below 1/η. It fixes the server's
-        step, so `server_lr` is refused.
+        A small α makes long server steps (h/α) and can diverge with few participants; a large α slows clients. With
+        weights by samples client i uses α/(N p_i), which must stay below 1/η. It fixes the server's step, so
+        `server_lr` is refused.
     Elsewhere:
-        Public versions halve α, flip the sign of h, average it over the cohort instead of everybody, or lose α y; on
-        quadratics with partial participation these diverge or settle elsewhere. The authors evaluate the mean of all
+        Public versions halve α, flip the sign of h, average it over the cohort instead of all clients, or lose α y; on
+        quadratics with partial participation these diverge or converge elsewhere. The authors evaluate the mean of all
         clients' last models; here it is x.
     """
 

@@ -9,8 +9,9 @@ import torch
 
 from undrift.core import check, tree
 from undrift.core.tree import Tree
-from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.algorithm import Algorithm
 from undrift.methods.correction import Correction, Heard
+from undrift.methods.setting import Setting
 from undrift.protocol import State
 
 
@@ -28,11 +29,11 @@ class Extrapolation(Correction):
         mean = tree.mean(updates, weights)
         size = tree.dot(mean, mean) + self.eps
         ratio = weights @ tree.squares(updates) / (2 * size)
-        # Where the mean vanishes, so does the step, however long.
+        # Where the mean is zero, so is the step, whatever the factor.
         return tree.scale(updates, torch.where(size > 0, ratio, 1).clamp_min(1)), server
 
     def advance(self, update: Tree, server: State, heard: Heard) -> tuple[Tree, State]:
-        # The start is no iterate: after the first round x¹ is shown alone.
+        # The initial model is no iterate: after the first round x¹ is evaluated alone.
         first = 1.0 * (heard.cohort.round == 1)
         return update, {"previous": tree.add(heard.model, update, first)}
 
@@ -42,23 +43,23 @@ class Extrapolation(Correction):
 
 @dataclass(frozen=True)
 class FedExP(Algorithm):
-    """The server goes beyond the average when clients point in different directions.
+    """The server extrapolates beyond the average when clients' updates point in different directions.
 
     Paper:
         Jhunjhunwala, Wang, Joshi. FedExP: speeding up federated averaging via extrapolation. ICLR 2023.
     Idea:
-        Projecting on several sets in turn is sped up by overshooting the mean of the projections; averaging clients is
-        alike. The more their updates cancel, the longer the server's step, measured from the updates themselves.
+        Projection onto several sets converges faster when it overshoots the mean of the projections; averaging clients
+        is similar. The more their updates cancel, the longer the server's step, computed from the updates themselves.
     Equations:
         Δ_i = y_i − x,  Δ = Σ w_i Δ_i
         η_g = max(1, Σ w_i ‖Δ_i‖² / (2 (‖Δ‖² + ε)))
         x ← x + η_g Δ
-        evaluated: (x^t + x^{t−1})/2, x¹ alone after the first round; training goes on from x^t
+        evaluated: (x^t + x^{t−1})/2, x¹ alone after the first round; training continues from x^t
     Use:
         Large models that can fit all clients at once; no server rate to tune.
     Pitfalls:
         Near the end Δ vanishes while different clients' Δ_i do not, so η_g approaches Σ w_i ‖Δ_i‖² / (2 ε): with a
-        small `eps` the model oscillates. ε has the unit of a squared update and wants to shrink with `lr`.
+        small `eps` the model oscillates. ε has the unit of a squared update and should shrink with `lr`.
     Elsewhere:
         The authors' code multiplies ε by the size of the cohort and by the squared decay of the rate.
     """

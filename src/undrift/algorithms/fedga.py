@@ -1,4 +1,4 @@
-"""FedGA: clients start where their gradients agree."""
+"""FedGA: clients start from points that align their gradients."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import torch
 from undrift.client.task import Task
 from undrift.core import check, tree
 from undrift.core.tree import Tree
-from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.algorithm import Algorithm
 from undrift.methods.correction import At, Correction, Heard
+from undrift.methods.setting import Setting
 from undrift.protocol import Message, State
 
 
@@ -25,7 +26,7 @@ class FreshAlignment(Correction):
 
     def survey(self, anchor: Tree, client: State, task: Task, buffers: Tree) -> tuple[Message, State]:
         own = {"gradient": task.full_gradient(anchor, buffers).gradient}
-        return own, own  # remembered until training begins
+        return own, own  # kept until training begins
 
     def digest(self, server: State, heard: Heard) -> State:
         return {"gradient": tree.mean(heard.replies["gradient"], heard.cohort.weights)}
@@ -72,13 +73,13 @@ class StaleAlignment(Correction):
 
 @dataclass(frozen=True)
 class FedGA(Algorithm):
-    """Every client starts from a point displaced so that its steps pull gradients together.
+    """Every client starts from a displaced point, so that its steps align the clients' gradients.
 
     Paper:
         Dandi, Barba, Jaggi. Implicit gradient alignment in distributed and federated learning. AAAI 2022.
     Idea:
         Starting from x − β (G − G_i) makes the average step descend f + (β/2) Σ w_i ‖∇f_i − ∇f‖² to first order:
-        solutions on which clients agree. Local steps drift the other way, and β = η(K−1)/2 cancels that drift.
+        solutions on which clients agree. Local steps have the opposite effect, which β = η(K−1)/2 cancels.
     Equations:
         G_i = ∇f_i(x), sent up;  G = Σ_S w_i G_i, sent down
         y ← x − β (G − G_i);  y ← y − η g_i(y)  for K_i steps
@@ -86,13 +87,13 @@ class FedGA(Algorithm):
         form "stale":  u_i = (y_{i,0} − y_i)/(K_i η) of the client's last participation, ū its mean in the last round,
         y ← x − β (ū − u_i)  (first participation: x);  x ← x + η_g Σ_S w_i (y_i − y_{i,0})
     Use:
-        "fresh" as in the paper: two exchanges and a pass over the samples in every round. "stale" has one exchange,
-        no extra pass, and one model of memory per client.
+        "fresh" as in the paper: two exchanges and a pass over the samples in every round. "stale" has one exchange, no
+        extra pass, and one model of memory per client.
     Pitfalls:
-        The fixed point is not the optimum, on purpose. β is not decayed with the rate. "stale" reads a gradient off the
-        displacement, which Adam's does not give.
+        The fixed point is not the optimum, by design. β is not decayed with the rate. "stale" computes a gradient from
+        the displacement, which is impossible under Adam.
     Elsewhere:
-        The authors' code takes fresh gradients and decays β with the rate. Comparisons that book no extra pass for
+        The authors' code takes fresh gradients and decays β with the rate. Comparisons that count no extra pass for
         FedGA use something like "stale".
     """
 

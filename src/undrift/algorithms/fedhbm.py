@@ -1,14 +1,14 @@
 """Generalised heavy-ball momentum: FedHBM, LocalGHB and GHB(τ).
 
-All three add b (x − anchor) to every local step, after the optimiser, unscaled by the learning rate; they differ in
-what x and the anchor are.
+All three add a multiple of (x − anchor) to every local step, after the optimiser and not scaled by the learning rate;
+they differ in what x and the anchor are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,8 +16,9 @@ from torch import Tensor
 from undrift.core import check, random, tree
 from undrift.core.random import Key, Stream
 from undrift.core.tree import Tree
-from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.algorithm import Algorithm
 from undrift.methods.correction import At, Correction, Heard
+from undrift.methods.setting import Setting
 from undrift.protocol import Message, State
 
 Variant = str | Mapping[str, Tensor] | None
@@ -25,50 +26,64 @@ Variant = str | Mapping[str, Tensor] | None
 
 @dataclass(frozen=True)
 class HeavyBall(Correction):
-    """w ← w − η g + (β C / J_i)(x − anchor), the anchor kept by the client from its last participation.
-
-    FedHBM (`moving`): x is the local model as it moves, the anchor the model the client had trained.
-    LocalGHB: x is the model received, the anchor the model received last time.
-    """
+    """FedHBM: w ← w − η g + (β C / J_i)(w − a_i), a_i the model the client trained at its last participation."""
 
     beta: float
-    moving: bool
     variant: Variant
     nesterov: bool
 
     def client(self, model: Tree) -> State:
-        anchor = model if self.variant in (None, "shared", "random") else _pretrained(self.variant, model)
-        return {"anchor": anchor, "seen": torch.zeros((), device=next(iter(model.values())).device)}
+        return _never_seen(model, self.variant)
 
     def begin(self, start: Tree, client: State, at: At) -> tuple[Tree, State]:
-        if self.variant != "random":
-            return start, client
-        key = Key(at.task.key.seed, 0, at.task.key.client)
-        return start, client | {
-            "anchor": tree.where(client["seen"] > 0, client["anchor"], _redrawn(client["anchor"], key))
-        }
+        return start, _redrawn(client, at) if self.variant == "random" else client
 
     def velocity(self, client: State, at: At) -> Tree:
-        seen, task = client["seen"], at.task
-        here = tree.where(seen > 0, at.params, at.anchor) if self.moving else at.anchor
-        factor = self.beta * task.participation / task.steps
-        gate = seen if self.variant is None else 1.0  # without a variant the first participation has no momentum
-        return tree.scale(tree.sub(here, client["anchor"]), (factor * gate).to(_dtype(here)))
+        here = tree.where(client["seen"] > 0, at.params, at.anchor)
+        return tree.scale(tree.sub(here, client["anchor"]), _factor(self.beta, self.variant, client, at))
 
-    def shift(self, params: Tree, client: State, at: At) -> Tree:
-        return tree.add(params, self.velocity(client, at)) if self.nesterov else params
+    def locate(self, at: At, client: State) -> At:
+        return _ahead(at, self.velocity(client, at)) if self.nesterov else at
 
     def move(self, change: Tree, client: State, at: At) -> Tree:
         return change if self.nesterov else tree.add(change, self.velocity(client, at))
 
     def finish(self, update: Tree, client: State, at: At) -> tuple[Tree, State, Message]:
-        anchor = at.params if self.moving else at.anchor
-        return update, {"anchor": anchor, "seen": torch.ones_like(client["seen"])}, {}
+        return update, {"anchor": at.params, "seen": torch.ones_like(client["seen"])}, {}
+
+
+@dataclass(frozen=True)
+class LocalHeavyBall(Correction):
+    """LocalGHB: w ← w − η g + (β C / J_i)(x − a_i), a_i the model the client received at its last participation."""
+
+    key: ClassVar[str] = "HeavyBall"  # the name in checkpoints of version 0.1
+
+    beta: float
+    variant: Variant
+    nesterov: bool
+
+    def client(self, model: Tree) -> State:
+        return _never_seen(model, self.variant)
+
+    def begin(self, start: Tree, client: State, at: At) -> tuple[Tree, State]:
+        return start, _redrawn(client, at) if self.variant == "random" else client
+
+    def velocity(self, client: State, at: At) -> Tree:
+        return tree.scale(tree.sub(at.anchor, client["anchor"]), _factor(self.beta, self.variant, client, at))
+
+    def locate(self, at: At, client: State) -> At:
+        return _ahead(at, self.velocity(client, at)) if self.nesterov else at
+
+    def move(self, change: Tree, client: State, at: At) -> Tree:
+        return change if self.nesterov else tree.add(change, self.velocity(client, at))
+
+    def finish(self, update: Tree, client: State, at: At) -> tuple[Tree, State, Message]:
+        return update, {"anchor": at.anchor, "seen": torch.ones_like(client["seen"])}, {}
 
 
 @dataclass(frozen=True)
 class GlobalHeavyBall(Correction):
-    """w ← w − η g + (β/(τ J_i))(x^{t−1} − x^{t−τ−1}), from the server's history; nothing until it is long enough."""
+    """w ← w − η g + (β/(τ J_i))(x^{t−1} − x^{t−τ−1}), from the server's history; zero in the first τ rounds."""
 
     beta: float
     tau: int
@@ -83,33 +98,53 @@ class GlobalHeavyBall(Correction):
 
     def broadcast(self, server: State, model: Tree) -> Message:
         oldest = {k: h[0] for k, h in server["history"].items()}
-        walk = tree.scale(tree.sub(model, oldest), self.beta / self.tau)
-        return {"momentum": tree.where(server["age"] >= self.tau, walk, tree.zeros(model))}
+        momentum = tree.scale(tree.sub(model, oldest), self.beta / self.tau)
+        return {"momentum": tree.where(server["age"] >= self.tau, momentum, tree.zeros(model))}
 
-    def shift(self, params: Tree, client: State, at: At) -> Tree:
-        return tree.add(params, at.inbox["momentum"], self._each(at, params)) if self.nesterov else params
+    def velocity(self, at: At) -> Tree:
+        return tree.scale(at.inbox["momentum"], (1 / at.task.steps).to(_dtype(at.params)))
+
+    def locate(self, at: At, client: State) -> At:
+        return _ahead(at, self.velocity(at)) if self.nesterov else at
 
     def move(self, change: Tree, client: State, at: At) -> Tree:
-        return change if self.nesterov else tree.add(change, at.inbox["momentum"], self._each(at, change))
-
-    def _each(self, at: At, like: Tree) -> Tensor:
-        return (1 / at.task.steps).to(_dtype(like))
+        return change if self.nesterov else tree.add(change, self.velocity(at))
 
     def advance(self, update: Tree, server: State, heard: Heard) -> tuple[Tree, State]:
         history = {k: torch.cat([h[1:], heard.model[k][None]]) for k, h in server["history"].items()}
         return update, {"history": history, "age": server["age"] + 1}
 
 
+def _never_seen(model: Tree, variant: Variant) -> State:
+    """The state of a client before its first participation."""
+    anchor = model if variant in (None, "shared", "random") else _pretrained(variant, model)
+    return {"anchor": anchor, "seen": torch.zeros((), device=next(iter(model.values())).device)}
+
+
+def _factor(beta: float, variant: Variant, client: State, at: At) -> Tensor:
+    """β C / J_i; without a variant the first participation has no momentum."""
+    factor = beta * at.task.participation / at.task.steps
+    return (factor * (client["seen"] if variant is None else 1.0)).to(_dtype(at.params))
+
+
+def _ahead(at: At, velocity: Tree) -> At:
+    """Nesterov: the momentum comes before the gradient."""
+    ahead = tree.add(at.params, velocity)
+    return at._replace(params=ahead, origin=ahead)
+
+
 def _dtype(model: Tree) -> torch.dtype:
     return next(iter(model.values())).dtype
 
 
-def _redrawn(model: Tree, key: Key) -> Tree:
-    """A model of its own for a client: every tensor drawn anew with its mean and spread."""
-    return {
+def _redrawn(client: State, at: At) -> State:
+    """Before its first participation, a random anchor: every tensor drawn with the mean and spread of the model's."""
+    key = Key(at.task.key.seed, 0, at.task.key.client)
+    drawn = {
         k: v.mean() + v.std(correction=0) * random.normal(key, Stream.INITIAL, i, tuple(v.shape)).to(v.dtype)
-        for i, (k, v) in enumerate(model.items())
+        for i, (k, v) in enumerate(client["anchor"].items())
     }
+    return client | {"anchor": tree.where(client["seen"] > 0, client["anchor"], drawn)}
 
 
 def _pretrained(given: Any, model: Tree) -> Tree:
@@ -133,18 +168,18 @@ class FedHBM(Algorithm):
     Paper:
         Communication-efficient heterogeneous federated learning with generalized heavy-ball momentum.
     Idea:
-        A client remembers the model it trained last time; where it stands now minus that memory is what everybody else
-        has done since. Adding a share of it to every local step keeps the client on the common course.
+        A client keeps the model it trained last time; the difference to its current model is what all other clients
+        have done since. Adding a fraction of it to every local step keeps the client on the common direction.
     Equations:
         y ← y − η g_i(y) + (β C / J_i)(y − a_i),  C = |S|/N,  J_i local steps
         a_i ← y_i, the model trained at this participation;  first participation: no momentum
         x ← x + η_g Σ w_i (y_i − x)
     Use:
-        Strongly different clients that return now and then: FedAvg's traffic, one model of memory per client.
+        Very heterogeneous clients that take part repeatedly: FedAvg's traffic, one model of memory per client.
     Pitfalls:
         Made for partial participation: between participations a client's own drift is multiplied by e^{βC} − 1, so that
         βC above 0.69 diverges, as β = 1 does when everyone takes part. With rare participation and a large rate lower
-        `beta`: momentum grows with the distance covered meanwhile.
+        `beta`: momentum grows with the distance the model moved meanwhile.
     Elsewhere:
         The momentum is not multiplied by η, not clipped and not decayed; adding it to the gradient changes all three.
     """
@@ -159,7 +194,7 @@ class FedHBM(Algorithm):
         _check_variant(self.variant)
 
     def corrections(self, setting: Setting) -> tuple[Correction, ...]:
-        return (HeavyBall(self.beta, True, self.variant, self.nesterov),)
+        return (HeavyBall(self.beta, self.variant, self.nesterov),)
 
 
 @dataclass(frozen=True)
@@ -169,14 +204,14 @@ class LocalGHB(Algorithm):
     Paper:
         Communication-efficient heterogeneous federated learning with generalized heavy-ball momentum.
     Idea:
-        The walk of the server's model since a client was last heard, measured by the client itself, is a momentum over
-        about 1/C rounds. Every local step gets its share of it.
+        The displacement of the server's model since a client last took part, measured by the client itself, is a
+        momentum over about 1/C rounds. Every local step adds a fraction of it.
     Equations:
         y ← y − η g_i(y) + (β C / J_i)(x − a_i),  C = |S|/N,  J_i local steps
         a_i ← x, the model received at this participation;  first participation: no momentum
         x ← x + η_g Σ w_i (y_i − x)
     Use:
-        As FedHBM; the momentum is constant within a round, which is easier to analyse.
+        Like FedHBM; the momentum is constant within a round, which is easier to analyse.
     Pitfalls:
         With full participation and one step it is the classical heavy ball: β near 1 oscillates.
     Elsewhere:
@@ -193,7 +228,7 @@ class LocalGHB(Algorithm):
         _check_variant(self.variant)
 
     def corrections(self, setting: Setting) -> tuple[Correction, ...]:
-        return (HeavyBall(self.beta, False, self.variant, self.nesterov),)
+        return (LocalHeavyBall(self.beta, self.variant, self.nesterov),)
 
 
 @dataclass(frozen=True)
@@ -203,7 +238,7 @@ class GHB(Algorithm):
     Paper:
         Communication-efficient heterogeneous federated learning with generalized heavy-ball momentum.
     Idea:
-        Momentum over τ rounds has heard τ cohorts, so it is less biased towards the last one. The server keeps its last
+        Momentum over τ rounds averages τ cohorts, so it is less biased towards the last one. The server keeps its last
         τ models and sends the difference.
     Equations:
         y ← y − η g_i(y) + (β / (τ J_i)) (x^{t−1} − x^{t−τ−1}),  J_i local steps

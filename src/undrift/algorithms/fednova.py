@@ -11,13 +11,14 @@ from undrift.client.optim import Optimizer
 from undrift.client.task import Task
 from undrift.core import check, tree
 from undrift.core.tree import Tree
-from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.algorithm import Algorithm
 from undrift.methods.correction import At, Correction, Heard
+from undrift.methods.setting import Setting
 from undrift.protocol import Message, State
 
 
 @dataclass(frozen=True)
-class Pull(Correction):
+class ProximalStep(Correction):
     """y ← y − η s − η μ (y − x), s the optimiser's step: the proximal term stays out of the momentum buffer."""
 
     mu: float
@@ -34,15 +35,15 @@ class NormalisedAveraging(Correction):
     mu: float
 
     def length(self, task: Task) -> Tensor:
-        """A_i = Σ_k (1 − ημ)^{K_i − k} (A(k) − A(k − 1)): later pulls wear off what step k had added.
+        """A_i = Σ_k (1 − ημ)^{K_i − k} (A(k) − A(k − 1)): later proximal steps shrink what step k added.
 
-        A(k) is the optimiser's own gain over k steps; without a pull the sum is A(K_i).
+        A(k) is the optimiser's own gain over k steps; without a proximal term the sum is A(K_i).
         """
-        turns = torch.arange(1, len(task.active) + 1, dtype=task.steps.dtype, device=task.steps.device)  # [J]
-        gain, before = self.optimizer.gain(turns), self.optimizer.gain(turns - 1)
-        assert gain is not None, "refused when made"
+        numbers = torch.arange(1, len(task.active) + 1, dtype=task.steps.dtype, device=task.steps.device)  # [J]
+        gain, before = self.optimizer.gain(numbers), self.optimizer.gain(numbers - 1)
+        assert gain is not None, "`FedNova.corrections` refuses Adam"
         assert before is not None
-        left = task.steps - turns  # [J], negative where this client has finished
+        left = task.steps - numbers  # [J], negative where this client has finished
         kept = torch.where(left >= 0, (1 - task.lr * self.mu) ** left.clamp_min(0), 0)
         return ((gain - before) * kept).sum()
 
@@ -63,16 +64,16 @@ class FedNova(Algorithm):
         optimization. NeurIPS 2020.
     Idea:
         A client's displacement is a weighted sum of its gradients. Dividing it by the sum of the weights, A_i, before
-        averaging makes the objective independent of who worked how long; the average is then stretched to usual length.
+        averaging makes the objective independent of how many steps each client takes; the average is then scaled back.
     Equations:
         y ← y − η s − η μ (y − x),  s the optimiser's step (μ = 0: plain)
         x ← x + η_g τ_eff Σ w_i (y_i − x) / A_i,  τ_eff = Σ w_i A_i  (μ > 0: Σ w_i K_i)
         A_i = K_i for SGD, [K_i − ρ(1 − ρ^{K_i})/(1 − ρ)]/(1 − ρ) for momentum ρ, [1 − (1 − ημ)^{K_i}]/(ημ) for μ > 0
     Use:
-        Clients of very different sizes, or that do very different amounts of work.
+        Clients with very different numbers of samples or amounts of work.
     Pitfalls:
-        It mends unequal work, not drift: the fixed point is the optimum only as η → 0. Adam is refused, whose
-        displacement is no sum of gradients. η μ must be well below 1.
+        It corrects unequal work, not drift: the fixed point is the optimum only as η → 0. Adam is refused: its
+        displacement is not a weighted sum of gradients. η μ must be well below 1.
     Elsewhere:
         Several public versions scale the weights τ_eff w_i / A_i to sum to one, which cancels τ_eff; the authors' code
         counts momentum together with μ twice and lets the proximal term into the momentum buffer.
@@ -90,4 +91,4 @@ class FedNova(Algorithm):
                 "optimizer must be 'sgd' or 'nesterov'"
             )
         normalised = NormalisedAveraging(setting.optimizer, self.mu)
-        return (normalised, Pull(self.mu)) if self.mu else (normalised,)
+        return (normalised, ProximalStep(self.mu)) if self.mu else (normalised,)

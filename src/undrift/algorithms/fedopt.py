@@ -12,8 +12,9 @@ from torch import Tensor
 
 from undrift.core import check, tree
 from undrift.core.tree import Tree
-from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.algorithm import Algorithm
 from undrift.methods.correction import Correction, Heard
+from undrift.methods.setting import Setting
 from undrift.protocol import State
 
 
@@ -62,8 +63,8 @@ class FedAdagrad(Algorithm):
     Paper:
         Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan. Adaptive federated optimization. ICLR 2021.
     Idea:
-        The mean update is a gradient to the server, which may use any optimiser with it. Adagrad gives rarely moved
-        parameters long steps, which suits sparse data.
+        The server treats the mean update as a gradient and can use any optimiser. Adagrad gives rarely moved parameters
+        long steps, which suits sparse data.
     Equations:
         D = Σ w_i (y_i − x)
         m ← β₁ m + (1 − β₁) D;  s ← s + D²,  s = τ² at the start
@@ -71,9 +72,9 @@ class FedAdagrad(Algorithm):
     Use:
         Language models with large vocabularies. `server_lr` is η_g; search it together with `lr` on a logarithmic grid.
     Pitfalls:
-        A step is about η_g long in every parameter, whatever D is: `server_lr` = 1 is far too long for most models.
-        s only grows, so steps fade. The fixed point is FedAvg's, not the optimum. `beta2`, which its siblings have, is
-        taken so that they can be exchanged, and has no effect: Adagrad forgets nothing.
+        A step has length about η_g in every parameter, whatever D is: `server_lr` = 1 is far too large for most models.
+        s only grows, so steps shrink. The fixed point is FedAvg's, not the optimum. `beta2` is accepted so that FedAdam
+        and FedYogi can be swapped in, and has no effect.
     Elsewhere:
         Most public code starts s at 0; some has momentum in FedAdagrad.
     """
@@ -96,8 +97,8 @@ class FedAdam(Algorithm):
     Paper:
         Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan. Adaptive federated optimization. ICLR 2021.
     Idea:
-        The mean update is a gradient to the server, which may use any optimiser with it. Adam gives every parameter its
-        own rate, so that one server rate serves layers of different scale.
+        The server treats the mean update as a gradient and can use any optimiser. Adam gives every parameter its own
+        rate, so that one server rate serves layers of different scale.
     Equations:
         D = Σ w_i (y_i − x)
         m ← β₁ m + (1 − β₁) D;  s ← β₂ s + (1 − β₂) D²,  s = τ² at the start
@@ -105,7 +106,7 @@ class FedAdam(Algorithm):
     Use:
         Transformers and recurrent networks. `server_lr` is η_g; search it together with `lr` on a logarithmic grid.
     Pitfalls:
-        A step is about η_g long in every parameter, whatever D is: `server_lr` = 1 is far too long for most models.
+        A step has length about η_g in every parameter, whatever D is: `server_lr` = 1 is far too large for most models.
         τ sets how adaptive it is: far above |D| it is plain server momentum. The fixed point is FedAvg's, not the
         optimum.
     Elsewhere:
@@ -125,21 +126,21 @@ class FedAdam(Algorithm):
 
 @dataclass(frozen=True)
 class FedYogi(Algorithm):
-    """As FedAdam, but rates recover slowly after a burst of large steps.
+    """Like FedAdam, but rates recover slowly after a burst of large steps.
 
     Paper:
         Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan. Adaptive federated optimization. ICLR 2021.
     Idea:
         Adam forgets a large s within 1/(1 − β₂) rounds, however small the steps have become. Yogi changes s by no more
-        than a share of D², so that a quiet spell does not make the next step long.
+        than a fraction of D², so that a few small steps do not make the next one long.
     Equations:
         D = Σ w_i (y_i − x)
         m ← β₁ m + (1 − β₁) D;  s ← s − (1 − β₂) D² sign(s − D²),  s = τ² at the start
         x ← x + η_g m / (√s + τ), without bias correction
     Use:
-        As FedAdam, where cohorts differ much from round to round.
+        Like FedAdam, when cohorts differ a lot from round to round.
     Pitfalls:
-        As FedAdam's: `server_lr` = 1 is far too long for most models, and the fixed point is FedAvg's.
+        As for FedAdam: `server_lr` = 1 is far too large for most models, and the fixed point is FedAvg's.
     Elsewhere:
         Most public code starts s at 0.
     """

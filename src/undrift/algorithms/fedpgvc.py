@@ -1,4 +1,4 @@
-"""FedPGVC: steps of the last layers are weighed by the gradient of the squared loss."""
+"""FedPGVC: steps of the last layers are weighted by the gradient of the squared loss."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from undrift.client.layout import AtMost, Layers
-from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.algorithm import Algorithm
 from undrift.methods.correction import Correction
+from undrift.methods.setting import Setting
 from undrift.plugins.pgvc import PGVC
 
 
@@ -19,8 +20,8 @@ class FedPGVC(Algorithm):
         Sahoo, Tripathi, Saha, Mondal. Harnessing heterogeneity: improving convergence through partial variance control
         in federated learning.
     Idea:
-        Drift sits in the last layers. There a gradient penalty ρ, large where losses are large, changes every local
-        step, so that classifiers of different clients stay closer together; earlier layers keep their diversity.
+        Drift is strongest in the last layers. There a gradient penalty ρ, large where losses are large, changes every
+        local step, so that classifiers of different clients stay closer together; earlier layers may differ.
     Equations:
         ρ = (1/B) Σ_b ℓ_b ∇ℓ_b = ∇ (1/2B) Σ_b ℓ_b²
         last layers: y ← y − η (ρ ⊙ g)  `form="product"`, Eq. 15
@@ -29,12 +30,13 @@ class FedPGVC(Algorithm):
         the rest:    y ← y − η g
         x ← (1 − η_g) x + η_g mean_S y_i
     Use:
-        With few, strongly different clients, at FedAvg's traffic and without any state. As an option of another
-        algorithm it is ``pgvc=ud.PGVC(layers=2)``.
+        Few, very heterogeneous clients, at FedAvg's traffic and without any state. As an option of another algorithm it
+        is ``pgvc=ud.PGVC(layers=2)``.
     Pitfalls:
-        ρ ⊙ g is almost always positive, so that as printed the weights of the last layers can only fall; "magnitude"
-        keeps the direction of descent. Steps scale with the square of the loss's scale. One more backward pass through
-        the last layers. Weight decay is in g and not in ρ; a local optimiser receives the modified gradient.
+        ρ ⊙ g is almost always positive, so that as printed the weights of the last layers can only decrease;
+        "magnitude" keeps the direction of descent. Steps scale with the square of the loss's scale. One more backward
+        pass through the last layers. Weight decay is in g and not in ρ; a local optimiser receives the modified
+        gradient.
     Elsewhere:
         Eq. 16 prints (1 − η_g) x + mean y_i, which is an average only for η_g = 1. Gradients per sample are not needed:
         Eq. 73 gives ρ in one pass.
@@ -48,7 +50,7 @@ class FedPGVC(Algorithm):
     def __post_init__(self) -> None:
         if self.pgvc is not None:
             raise ValueError(f"FedPGVC is PGVC already; pgvc must be None, got {self.pgvc!r}")
-        PGVC(self.layers, self.form)  # refuses what it does not know
+        PGVC(self.layers, self.form)  # checks its options
 
     def corrections(self, setting: Setting) -> tuple[Correction, ...]:
-        return PGVC(self.layers, self.form).corrections(setting.layout)
+        return PGVC(self.layers, self.form).corrections(setting)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from undrift.client.layout import AtMost, Layers
 from undrift.core import check, tree
 from undrift.core.tree import Tree
-from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.algorithm import Algorithm
 from undrift.methods.correction import At, Correction
+from undrift.methods.setting import Setting
 from undrift.protocol import Message, State
 
 
@@ -68,7 +69,7 @@ class FedPMVR(Algorithm):
         FedPMVR: addressing data heterogeneity in federated learning through partial momentum variance reduction.
     Idea:
         The last layers of clients drift apart most. A momentum that a client keeps for them from round to round is
-        subtracted after training, and the rest is trained as ever.
+        subtracted after training; the rest is trained as usual.
     Equations:
         after training, on the last layers m_i ← α g + (1 − α) m_i and y_i ← y_i − m_i, where
           gradient:  g = ∇f_i(y_i); the rest takes y_i ← y_i − η g  (Algorithm 1, lines 15–22)
@@ -79,8 +80,8 @@ class FedPMVR(Algorithm):
         Few clients that always take part, at FedAvg's traffic.
     Pitfalls:
         The three forms are three readings of one paper and behave differently. In "gradient" m is not multiplied by η;
-        small α is best. In "drift" a kept momentum grows until it takes back all that a client moves, and the last
-        layers come to rest away from any optimum; with α = 1 they never train. Optimiser momentum acts on top of
+        small α is best. In "drift" a kept momentum grows until it cancels all of a client's movement, and the last
+        layers converge away from any optimum; with α = 1 they never train. Optimiser momentum acts on top of
         "stepwise".
     Elsewhere:
         Algorithm 1 both keeps the momentum (line 2) and zeroes it every round (line 11); `keep_momentum` chooses.

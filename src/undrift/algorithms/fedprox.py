@@ -1,4 +1,4 @@
-"""FedProx: a spring between the client and the model it received."""
+"""FedProx: a proximal term keeps clients near the model they received."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from undrift.core import check, tree
 from undrift.core.tree import Tree
-from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.algorithm import Algorithm
 from undrift.methods.correction import At, Correction
+from undrift.methods.setting import Setting
 from undrift.protocol import State
 
 
@@ -23,13 +24,13 @@ class Proximal(Correction):
 
 @dataclass(frozen=True)
 class FedProx(Algorithm):
-    """Clients are pulled back to where they started.
+    """Clients are pulled back to the model they received.
 
     Paper:
         Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated optimization in heterogeneous networks. MLSys 2020.
     Idea:
-        A quadratic penalty on the distance to the received model keeps clients close. It limits drift and slows
-        learning by the same means.
+        A quadratic penalty on the distance to the received model keeps clients close. It limits drift at the price of
+        slower learning.
     Equations:
         y ← y − η (g_i(y) + μ (y − x))
         x ← x + η_g Σ w_i (y_i − x)
@@ -38,8 +39,8 @@ class FedProx(Algorithm):
     Pitfalls:
         The fixed point is not the optimum; a large μ (η μ near 1) freezes the model.
     Elsewhere:
-        Several public versions add (μ/2)(y − x), which runs half the μ they print; Flower's documented loss takes the
-        norm without its square.
+        Several public versions add (μ/2)(y − x), which halves the stated μ; Flower's documented loss takes the norm
+        without its square.
     """
 
     mu: float = 0.01

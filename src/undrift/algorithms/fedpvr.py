@@ -8,8 +8,9 @@ from typing import ClassVar
 from undrift.algorithms.scaffold import ControlVariates
 from undrift.client.layout import AtMost, Layers
 from undrift.core import check
-from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.algorithm import Algorithm
 from undrift.methods.correction import Correction
+from undrift.methods.setting import Setting
 
 
 @dataclass(frozen=True)
@@ -20,16 +21,16 @@ class FedPVR(Algorithm):
         Li, Schmidt, Alstrøm, Stich. On the effectiveness of partial variance reduction in federated learning with
         heterogeneous data. CVPR 2023.
     Idea:
-        Clients learn much the same features and different classifiers. Correcting the drift of the classifier alone
-        keeps the freedom of the lower layers, and most of the traffic.
+        Clients learn similar features and different classifiers. Correcting the drift of the classifier alone leaves
+        the lower layers free and saves most of SCAFFOLD's extra traffic.
     Equations:
         y ← y − η (g_i(y) + e ⊙ (c − c_i)),  e marks the last layers
         c_i⁺ = e ⊙ (c_i − c + (x − y_i) / (K_i η))   (option II)   or   e ⊙ ∇f_i(x)   (option I)
         x ← x + η_g mean_S (y_i − x);  c ← c + (1/N) Σ_S (c_i⁺ − c_i)
     Use:
-        Classifiers on clients with different classes, where SCAFFOLD costs too much or does too much.
+        Classification with different classes on every client, when SCAFFOLD costs or corrects too much.
     Pitfalls:
-        Only what is corrected reaches the optimum. `layers=0` is FedAvg with uniform weights, `layers="all"` SCAFFOLD.
+        Only the corrected layers reach the optimum. `layers=0` is FedAvg with uniform weights, `layers="all"` SCAFFOLD.
         With local momentum ρ the number of steps is replaced by FedNova's ‖a_i‖₁.
     Elsewhere:
         The authors' code has momentum 0.9 on the lower layers and none on the corrected ones, for FedPVR alone; it

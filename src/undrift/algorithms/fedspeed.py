@@ -1,4 +1,4 @@
-"""FedSpeed: FedDyn's moving regulariser with gradients that look uphill first."""
+"""FedSpeed: FedDyn's dynamic regulariser with gradients taken after an ascent step, as in SAM."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from undrift.algorithms.feddyn import DynamicRegularizer
 from undrift.client.learner import Batch, Loss, Losses
 from undrift.core import check, tree
 from undrift.core.tree import Tree
-from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.algorithm import Algorithm
 from undrift.methods.correction import At, Correction
+from undrift.methods.setting import Setting
 from undrift.protocol import State
 
 _TINY = 1e-7  # a gradient of zero has no direction
 
 
 @dataclass(frozen=True)
-class Uphill(Correction):
+class AscentStep(Correction):
     """The loss becomes (1 − a) f_i(y) + a f_i(y + ρ g₁/‖g₁‖), g₁ = g_i(y) held fixed, on the same batch."""
 
     rho: float
@@ -27,28 +28,28 @@ class Uphill(Correction):
 
     def objective(self, loss: Loss, client: State, at: At) -> Loss:
         slope = at.task.gradient(at.params, at.batch).gradient
-        climb = tree.scale(slope, self.rho / (tree.dot(slope, slope).sqrt() + _TINY))
+        ascent = tree.scale(slope, self.rho / (tree.dot(slope, slope).sqrt() + _TINY))
 
-        def uphill(params: Tree, batch: Batch) -> Losses:
-            there = loss(tree.add(params, climb), batch)
+        def perturbed(params: Tree, batch: Batch) -> Losses:
+            there = loss(tree.add(params, ascent), batch)
             if self.mix == 1:
                 return there
             here = loss(params, batch)
             return Losses(torch.lerp(here.values, there.values, self.mix), here.buffers)
 
-        return uphill
+        return perturbed
 
 
 @dataclass(frozen=True)
 class FedSpeed(Algorithm):
-    """FedDyn with gradients taken a little uphill, where flat minima look best.
+    """FedDyn with gradients taken after a small ascent step, which favours flat minima.
 
     Paper:
         Sun, Shen, Huang, Ding, Tao. FedSpeed: larger local interval, less communication round, and higher
         generalization accuracy. ICLR 2023.
     Idea:
         FedDyn's correction lets clients take many steps without drifting apart. Gradients at the worst point nearby
-        lead them to flat minima, which generalise.
+        lead them to flat minima, which generalise better.
     Equations:
         g₁ = g_i(y);  g₂ = g_i(y + ρ g₁/‖g₁‖) on the same batch;  g = (1 − a) g₁ + a g₂
         y ← y − η (g − ĝ_i + (1/λ)(y − x))
@@ -58,11 +59,11 @@ class FedSpeed(Algorithm):
         Deep models with many local steps and few rounds.
     Pitfalls:
         Two gradients a step, three with a mix a between 0 and 1. With ρ > 0 the fixed point is not the optimum of the
-        plain loss; `rho=0` is FedDyn with α = 1/λ. Weight decay is taken at y, not uphill. It fixes the server's step,
-        so `server_lr` is refused.
+        plain loss; `rho=0` is FedDyn with α = 1/λ. Weight decay is taken at y. It fixes the server's step, so
+        `server_lr` is refused.
     Elsewhere:
         The paper writes y + ρ g₁, its code divides by the norm, as here. Averaging λ ĝ_i over the cohort alone never
-        comes to rest under partial participation.
+        converges under partial participation.
     """
 
     weighting: ClassVar[str] = "uniform"
@@ -78,5 +79,5 @@ class FedSpeed(Algorithm):
         check.number("mix", self.mix, 0, 1)
 
     def corrections(self, setting: Setting) -> tuple[Correction, ...]:
-        held = DynamicRegularizer(1 / self.lam)
-        return (Uphill(self.rho, self.mix), held) if self.rho and self.mix else (held,)
+        regularizer = DynamicRegularizer(1 / self.lam)
+        return (AscentStep(self.rho, self.mix), regularizer) if self.rho and self.mix else (regularizer,)

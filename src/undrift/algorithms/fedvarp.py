@@ -1,4 +1,4 @@
-"""FedVARP: the server remembers everybody's last update and uses it for those who are absent."""
+"""FedVARP: the server keeps every client's last update and uses it while the client is absent."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from undrift.core import tree
 from undrift.core.tree import Tree
-from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.algorithm import Algorithm
 from undrift.methods.correction import At, Correction, Heard
+from undrift.methods.setting import Setting
 from undrift.protocol import Message, State
 
 
@@ -31,10 +32,10 @@ class ReducedVariance(Correction):
     def collect(self, updates: Tree, server: State, heard: Heard) -> tuple[Tree, State]:
         cohort, walked, mean = heard.cohort, heard.replies["walked"], server["mean"]
         directions = tree.rows(updates, -1 / walked)
-        news = tree.sub(directions, server["ledger"]["direction"])
-        terms = tree.add(tree.rows(news, cohort.shares / (len(cohort.ids) * cohort.weights)), mean)
+        changes = tree.sub(directions, server["ledger"]["direction"])
+        terms = tree.add(tree.rows(changes, cohort.shares / (len(cohort.ids) * cohort.weights)), mean)
         return tree.scale(terms, -(cohort.weights @ walked)), {
-            "mean": tree.add(mean, tree.mean(news, cohort.shares / cohort.population)),
+            "mean": tree.add(mean, tree.mean(changes, cohort.shares / cohort.population)),
             "ledger": {"direction": directions},
         }
 
@@ -48,7 +49,7 @@ class FedVARP(Algorithm):
         federated learning. UAI 2022.
     Idea:
         Which clients happen to take part makes the mean update noisy. The server keeps the last update of every client
-        and lets the cohort correct their mean, as SAGA does with samples, so that this noise dies out.
+        and lets the cohort correct their mean, as SAGA does with samples, so that this noise vanishes.
     Equations:
         Δ_i = (x − y_i) / (η K_i)
         v = (1/|S|) Σ_S (Δ_i − u_i) + (1/N) Σ_all u_j
@@ -56,8 +57,8 @@ class FedVARP(Algorithm):
     Use:
         Small cohorts of clients that cannot keep a state, and a server that can: N models of memory.
     Pitfalls:
-        It removes the noise of sampling, not drift: it ends at FedAvg's point for full participation. Updates of
-        clients seen long ago are stale. With local momentum A_i takes the place of K_i.
+        It removes the noise of sampling, not drift: it converges to FedAvg's fixed point under full participation.
+        Updates of clients that have been absent for long are stale. With local momentum A_i replaces K_i.
     Elsewhere:
         No code by its authors is known. Versions that keep y_i − x as it is need equal K_i and a constant rate.
     """

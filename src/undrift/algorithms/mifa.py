@@ -1,4 +1,4 @@
-"""MIFA: the server steps along everybody's last update, whoever is there."""
+"""MIFA: the server steps along the mean of all clients' last updates, whoever takes part."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from undrift.core import tree
 from undrift.core.tree import Tree
-from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.algorithm import Algorithm
 from undrift.methods.correction import At, Correction, Heard
+from undrift.methods.setting import Setting
 from undrift.protocol import Message, State
 
 
@@ -27,8 +28,8 @@ class LatestUpdates(Correction):
 
     def collect(self, updates: Tree, server: State, heard: Heard) -> tuple[Tree, State]:
         directions = tree.rows(updates, -1 / heard.replies["walked"])
-        news = tree.sub(directions, server["ledger"]["direction"])
-        change = tree.mean(news, heard.cohort.shares / heard.cohort.population)
+        changes = tree.sub(directions, server["ledger"]["direction"])
+        change = tree.mean(changes, heard.cohort.shares / heard.cohort.population)
         return updates, {"mean": tree.add(server["mean"], change), "ledger": {"direction": directions}}
 
     def advance(self, update: Tree, server: State, heard: Heard) -> tuple[Tree, State]:
@@ -37,14 +38,14 @@ class LatestUpdates(Correction):
 
 @dataclass(frozen=True)
 class MIFA(Algorithm):
-    """Absent clients take part with their last update.
+    """Absent clients are represented by their last update.
 
     Paper:
         Gu, Huang, Zhang, Huang. Fast federated learning in the presence of arbitrary device unavailability.
         NeurIPS 2021.
     Idea:
-        When clients come and go as they please, the mean over those present is biased towards the ones that are there
-        often. The server keeps everybody's last update and always averages over all, as SAG does with samples.
+        When availability is arbitrary, the mean over participants is biased towards clients that are available often.
+        The server keeps every client's last update and always averages over all of them, as SAG does with samples.
     Equations:
         u_i ← (x − y_i) / (η K_i)  for i in S,  u_j = 0 at the start
         x ← x − η_g η K (1/N) Σ_all u_j,  K = Σ w_i K_i
@@ -52,9 +53,9 @@ class MIFA(Algorithm):
         Clients whose availability follows no rule, even one that depends on their data; N models of memory on the
         server.
     Pitfalls:
-        Until everybody was heard once, steps are too short by the part that was. It ends at FedAvg's point for full
-        participation, not at the optimum; stale updates want a small `lr`. With local momentum A_i takes the place of
-        K_i.
+        Until every client has taken part once, steps are too short: by the fraction of clients seen so far. It
+        converges to FedAvg's fixed point under full participation, not to the optimum; stale updates need a small `lr`.
+        With local momentum A_i replaces K_i.
     Elsewhere:
         The paper has every client report once before the first round.
     """

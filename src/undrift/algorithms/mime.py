@@ -1,4 +1,4 @@
-"""The Mime family: clients imitate a server that optimises with everybody's gradient and momentum."""
+"""The Mime family: clients imitate a server that optimises with the global gradient and momentum."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import ClassVar
 from undrift.client.task import Task
 from undrift.core import check, tree
 from undrift.core.tree import Tree
-from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.algorithm import Algorithm
 from undrift.methods.correction import At, Correction, Heard
+from undrift.methods.setting import Setting
 from undrift.protocol import Message, State
 
 
@@ -71,25 +72,25 @@ class FrozenMomentum(Correction):
 
 @dataclass(frozen=True)
 class Mime(Algorithm):
-    """Every local step is the server's full-gradient step, corrected by how far the client has walked.
+    """Every local step is the server's full-gradient step, corrected by the change of the client's gradient.
 
     Paper:
         Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh. Breaking the centralized barrier for cross-device
         federated learning. NeurIPS 2021.
     Idea:
-        The cohort first agrees on its mean gradient c at the received model; locally a client only adds the change of
-        its own gradient since then. One step is exactly the server's, whatever the minibatch.
+        The cohort first computes its mean gradient c at the received model; locally a client only adds the change of
+        its own gradient since then. A single step is exactly the server's, whatever the minibatch.
     Equations:
         c = mean_S ∇f_i(x)
         y ← y − η (g_i(y; ζ) − g_i(x; ζ) + c), the same batch ζ at y and x
         x ← x + η_g mean_S (y_i − x)
     Use:
-        Many clients without memory that take part often or in large cohorts; reaches the optimum if all take part.
+        Many stateless clients that take part often or in large cohorts; reaches the optimum if all take part.
     Pitfalls:
         Two exchanges: x down and the gradients up, then x and c down. A pass over all data and twice the gradients.
         With partial participation the noise of sampling clients remains.
     Elsewhere:
-        Averaging the means of batches with equal weight is wrong for a short last batch; one library counts none of the
+        Averaging the means of batches with equal weight is wrong for a short last batch; one library does not count the
         gradients' bytes.
     """
 
@@ -107,17 +108,17 @@ class MimeMom(Algorithm):
         Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh. Breaking the centralized barrier for cross-device
         federated learning. NeurIPS 2021.
     Idea:
-        As Mime, and the server's momentum, frozen for the round, is part of every local step. It remembers earlier
-        cohorts, which damps the noise of sampling clients.
+        Like Mime, and the server's momentum, frozen for the round, is part of every local step. It averages over
+        earlier cohorts, which damps the noise of sampling clients.
     Equations:
         c = mean_S ∇f_i(x)
         y ← y − η ((1 − β)(g_i(y; ζ) − g_i(x; ζ) + c) + β m)
         x ← x + η_g mean_S (y_i − x);  m ← (1 − β) c + β m
     Use:
-        As Mime, when cohorts are small.
+        Like Mime, when cohorts are small.
     Pitfalls:
         Averaged form: rates published for the accumulating form (m ← β m + g) are (1 − β) times smaller. Three models
-        down beside the first exchange.
+        down in the second exchange.
     Elsewhere:
         Papers' grids (β 0.9 or 0.99, η about 0.1) refer to the accumulating form; a public version leaves weight decay
         out of the server's momentum.
@@ -136,24 +137,24 @@ class MimeMom(Algorithm):
 
 @dataclass(frozen=True)
 class MimeSVRG(Algorithm):
-    """Mime whose common gradient may be estimated on part of the data.
+    """Mime whose global gradient may be estimated on part of the data.
 
     Paper:
         Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh. Breaking the centralized barrier for cross-device
         federated learning. NeurIPS 2021. The name comes from a comparison in the paper of MA-FSVRG.
     Idea:
         Mime without momentum is SVRG across clients. The gradient at the received model, its anchor, needs a pass over
-        all data; on a share of it the pass is shorter and the anchor noisier.
+        all data; on a fraction of it the pass is shorter and the anchor noisier.
     Equations:
-        c = mean_S (mean of ∇ℓ(x) over `anchor_fraction` of the client's samples, drawn anew every round)
+        c = mean_S (mean of ∇ℓ(x) over `anchor_fraction` of the client's samples, redrawn every round)
         y ← y − η (g_i(y; ζ) − g_i(x; ζ) + c)
         x ← x + η_g mean_S (y_i − x)
     Use:
-        As Mime, when a pass over all data is too slow.
+        Like Mime, when a pass over all data is too slow.
     Pitfalls:
-        With a fraction below one the optimum is no fixed point.
+        With a fraction below one the optimum is not a fixed point.
     Elsewhere:
-        No rule of its own under this name is known; with `anchor_fraction=1` it is Mime.
+        No other algorithm of this name is known; with `anchor_fraction=1` it is Mime.
     """
 
     weighting: ClassVar[str] = "uniform"
@@ -169,14 +170,14 @@ class MimeSVRG(Algorithm):
 
 @dataclass(frozen=True)
 class MimeLite(Algorithm):
-    """Mime without the common gradient: for plain SGD, federated averaging with equal weights.
+    """Mime without the global gradient: for plain SGD, federated averaging with equal weights.
 
     Paper:
         Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh. Breaking the centralized barrier for cross-device
         federated learning. NeurIPS 2021.
     Idea:
-        MimeLite keeps the server's statistics frozen in local steps and drops the correction by the common gradient.
-        SGD has no statistics, so nothing is left to send but the model.
+        MimeLite keeps the server's statistics frozen in local steps and drops the correction by the global gradient.
+        SGD has no statistics, so only the model is sent.
     Equations:
         y ← y − η g_i(y)
         x ← x + η_g mean_S (y_i − x)
@@ -185,7 +186,7 @@ class MimeLite(Algorithm):
     Pitfalls:
         It drifts as FedAvg does.
     Elsewhere:
-        Some versions compute and send gradients at x that nobody uses.
+        Some versions compute and send gradients at x that are never used.
     """
 
     weighting: ClassVar[str] = "uniform"
@@ -199,13 +200,13 @@ class MimeLiteMom(Algorithm):
         Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh. Breaking the centralized barrier for cross-device
         federated learning. NeurIPS 2021.
     Idea:
-        Local steps follow the server's momentum, which is fed with full gradients at the received model and so does not
-        drift. Unlike in MimeMom these gradients come with the update, after training.
+        Local steps follow the server's momentum, which is computed from full gradients at the received model and so
+        does not drift. Unlike in MimeMom these gradients are sent with the update, after training.
     Equations:
         y ← y − η ((1 − β) g_i(y) + β m)
         x ← x + η_g mean_S (y_i − x);  m ← (1 − β) mean_S ∇f_i(x) + β m, at the x before the round
     Use:
-        Small cohorts of many clients without memory, when a second exchange is too slow.
+        Small cohorts of many stateless clients, when a second exchange is too slow.
     Pitfalls:
         Averaged form: rates published for the accumulating form (m ← β m + g) are (1 − β) times smaller. The fixed
         point is near the optimum, not at it. Twice the traffic and a pass over all data.

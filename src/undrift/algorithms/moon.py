@@ -1,8 +1,8 @@
-"""MOON: representations are drawn to the received model's and pushed off the client's own last ones."""
+"""MOON: representations are pulled to the received model's and pushed away from the client's previous ones."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -11,8 +11,9 @@ from torch import Tensor
 from undrift.client.learner import Batch, Learner, Loss, Losses
 from undrift.core import check, tree
 from undrift.core.tree import Tree
-from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.algorithm import Algorithm
 from undrift.methods.correction import At, Correction
+from undrift.methods.setting import Setting
 from undrift.protocol import Message, State
 
 
@@ -20,23 +21,22 @@ from undrift.protocol import Message, State
 class Contrast(Correction):
     """ℓ + μ ℓ_con, ℓ_con = −log[e^{cos(z, z_x)/T} / (e^{cos(z, z_x)/T} + e^{cos(z, z_prev)/T})].
 
-    z is what `module` gets or gives (`side`) in the model being trained, z_x and z_prev the same in the received model
-    and in the one this client trained last time, both frozen.
+    z is the input or output (`side`) of `module` in the model being trained, z_x and z_prev the same in the received
+    model and in the one this client trained last time, both frozen.
     """
 
     mu: float
     temperature: float
     module: str
     side: str
+    buffers: Tree = field(compare=False, repr=False)  # the model's initial ones
 
     def client(self, model: Tree) -> State:
-        return {"model": model, "seen": torch.zeros((), device=next(iter(model.values())).device)}
-
-    def client_buffers(self, buffers: Tree) -> State:
-        return {"buffers": buffers}
+        never = torch.zeros((), device=next(iter(model.values())).device)
+        return {"model": model, "seen": never, "buffers": self.buffers}
 
     def begin(self, start: Tree, client: State, at: At) -> tuple[Tree, State]:
-        # A client that comes for the first time has no last model; the received one makes ℓ_con constant.
+        # At its first participation a client has no previous model; the received one makes ℓ_con constant.
         received = {"model": at.anchor, "buffers": at.anchor_buffers}
         previous = {"model": client["model"], "buffers": client["buffers"]}
         return start, tree.where(client["seen"] > 0, previous, received) | {"seen": torch.ones_like(client["seen"])}
@@ -82,20 +82,20 @@ class MOON(Algorithm):
         Li, He, Song. Model-contrastive federated learning. CVPR 2021.
     Idea:
         The received model represents images better than a client's own, which has seen a skewed part of the data. A
-        contrastive term draws the representation to the former and away from the latter.
+        contrastive term pulls the representation towards the former and away from the latter.
     Equations:
         ℓ = cross-entropy + μ ℓ_con
         ℓ_con = −log[e^{cos(z, z_x)/T} / (e^{cos(z, z_x)/T} + e^{cos(z, z_prev)/T})]
         x ← x + η_g Σ w_i (y_i − x);  the client keeps y_i for its next z_prev
     Use:
-        Image classification with skewed labels and clients that return.
+        Image classification with skewed labels and clients that take part repeatedly.
     Pitfalls:
         Two more forward passes a step and one model of memory per client. At its first participation a client's last
         model is the received one, and the step FedAvg's. The paper puts a projection head before the classifier; to
         compare, give all algorithms the same model. `representation=None` takes the input of the last `nn.Linear`.
     Elsewhere:
-        The authors' code gives late comers a random last model; another leaves the received one in training mode, so
-        that dropout differs between the three passes.
+        The authors' code starts clients that join late with a random previous model; another version leaves the
+        received model in training mode, so that dropout differs between the three passes.
     """
 
     mu: float = 1.0
@@ -116,10 +116,13 @@ class MOON(Algorithm):
                     f"representation: no submodule {self.representation!r}"
                     f"{check.nearest(self.representation, layout.modules)}"
                 )
-            return (Contrast(self.mu, self.temperature, self.representation, "output"),)
+            return (self._contrast(self.representation, "output", setting),)
         if layout.last_linear is None:
             raise ValueError(
                 "MOON compares representations, the input of the last nn.Linear, and this model has none; "
                 "give representation= the name of a submodule"
             )
-        return (Contrast(self.mu, self.temperature, layout.last_linear, "input"),)
+        return (self._contrast(layout.last_linear, "input", setting),)
+
+    def _contrast(self, module: str, side: str, setting: Setting) -> Contrast:
+        return Contrast(self.mu, self.temperature, module=module, side=side, buffers=setting.buffers)

@@ -8,8 +8,9 @@ from typing import ClassVar
 from undrift.client.task import Task
 from undrift.core import check, tree
 from undrift.core.tree import Tree
-from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.algorithm import Algorithm
 from undrift.methods.correction import At, Correction
+from undrift.methods.setting import Setting
 from undrift.protocol import State
 
 
@@ -21,39 +22,37 @@ class MetaStep(Correction):
     hessian: bool
     delta: float
 
-    def shift(self, params: Tree, client: State, at: At) -> Tree:
-        return tree.add(params, _another(at, 1).gradient(params), -self.alpha)
+    def locate(self, at: At, client: State) -> At:
+        """The gradient is taken at ỹ, the step starts at y."""
+        return at._replace(params=tree.add(at.origin, _with_batch(at, 1).gradient(at.origin), -self.alpha))
 
     def step(self, grad: Tree, client: State, at: At) -> tuple[Tree, State]:
         if not self.hessian:
             return grad, client
-        at = _another(at, 2)
+        at = _with_batch(at, 2)
         ahead = at.gradient(tree.add(at.origin, grad, self.delta))
         behind = at.gradient(tree.add(at.origin, grad, -self.delta))
         return tree.add(grad, tree.sub(ahead, behind), -self.alpha / (2 * self.delta)), client
-
-    def unshift(self, params: Tree, client: State, at: At) -> Tree:
-        return at.origin  # the step begins at y, not at ỹ, where its gradient was taken
 
     def adapt(self, model: Tree, client: State, task: Task, buffers: Tree) -> Tree:
         return tree.add(model, task.full_gradient(model, buffers).gradient, -self.alpha)
 
 
-def _another(at: At, draw: int) -> At:
-    """The same place with an independent batch; the step's own batch is D'."""
+def _with_batch(at: At, draw: int) -> At:
+    """The same point with an independent batch; the step's own batch is D'."""
     return at._replace(batch=at.task.batch(at.batch.step, at.batch.buffers, draw))
 
 
 @dataclass(frozen=True)
 class PerFedAvg(Algorithm):
-    """Clients look for the point from which one step of their own leads furthest down.
+    """A model that becomes good after one gradient step on a client's own data.
 
     Paper:
         Fallah, Mokhtari, Ozdaglar. Personalized federated learning with theoretical guarantees: a model-agnostic
         meta-learning approach. NeurIPS 2020.
     Idea:
-        The objective is the loss after one step of rate α on the client's own data, so the common model is a place to
-        start from, not one to use. Its gradient needs a Hessian, dropped ("fo") or taken by differences ("hf").
+        The objective is the loss after one step of rate α on the client's own data, so the global model is a starting
+        point, not the model to use. Its gradient needs a Hessian, dropped ("fo") or taken by differences ("hf").
     Equations:
         F(x) = Σ p_i f_i(x − α ∇f_i(x))
         ỹ = y − α g_i(y; D);  q = g_i(ỹ; D')
@@ -65,7 +64,7 @@ class PerFedAvg(Algorithm):
     Pitfalls:
         `lr` is the outer rate η, `alpha` the inner one. The history evaluates x; `run.clients` the model of each client
         after one step of rate α on all of its own samples. Two gradients a step ("hf": four). Local momentum does not
-        touch the inner step.
+        affect the inner step.
     Elsewhere:
         A public benchmark adapts for an epoch before it evaluates, which is another protocol.
     """

@@ -1,4 +1,4 @@
-"""SCAFFOLD: control variates take out the difference between a client's slope and everybody's."""
+"""SCAFFOLD: control variates remove the difference between a client's gradient and the global one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from undrift.core import check, tree
 from undrift.core.tree import Tree
-from undrift.methods.algorithm import Algorithm, Setting
+from undrift.methods.algorithm import Algorithm
 from undrift.methods.correction import At, Correction, Heard
+from undrift.methods.setting import Setting
 from undrift.protocol import Message, State
 
 
@@ -44,7 +45,7 @@ class ControlVariates(Correction):
         return update, {"control": tree.add(own, change)}, {"change": change}
 
     def collect(self, updates: Tree, server: State, heard: Heard) -> tuple[Tree, State]:
-        # Σ_S p_i Δc_i, a sum over the cohort divided by everybody: c stays the mean of all c_i
+        # Σ_S p_i Δc_i, a sum over the cohort divided by the population: c stays the mean of all c_i
         cohort = heard.cohort
         change = tree.mean(heard.replies["change"], cohort.shares / cohort.population)
         return updates, {"control": tree.add(server["control"], change)}
@@ -52,27 +53,27 @@ class ControlVariates(Correction):
 
 @dataclass(frozen=True)
 class SCAFFOLD(Algorithm):
-    """Every client's steps are corrected by the difference between its slope and everybody's.
+    """Every local step is corrected by the difference between the client's gradient and the global one.
 
     Paper:
         Karimireddy, Kale, Mohri, Reddi, Stich, Suresh. SCAFFOLD: stochastic controlled averaging for federated
         learning. ICML 2020.
     Idea:
-        A client remembers the mean gradient of its last participation (its control variate), the server the mean of all
-        of them. Adding the difference to every step makes the optimum a fixed point, however different clients are.
+        A client keeps the mean gradient of its last participation (its control variate), the server the mean of all of
+        them. Adding the difference to every step makes the optimum a fixed point, however different clients are.
     Equations:
         y ← y − η (g_i(y) − c_i + c)
         c_i⁺ = c_i − c + (x − y_i) / (K_i η)   (option II)   or   ∇f_i(x)   (option I)
         x ← x + η_g mean_S (y_i − x);  c ← c + (1/N) Σ_S (c_i⁺ − c_i)
     Use:
-        Few, reliable clients that take part often and differ strongly. Option I costs a pass over the client's samples
-        in every round and gives steadier controls.
+        Few, reliable, very heterogeneous clients that take part often. Option I costs a pass over the client's samples
+        in every round and gives less noisy control variates.
     Pitfalls:
-        Twice the traffic. Controls of clients seen long ago are stale. With local momentum ρ the number of steps is
-        replaced by FedNova's ‖a_i‖₁, without which it diverges; under Adam the mean of the directions is used.
+        Twice the traffic. Control variates of clients absent for long are stale. With local momentum ρ the number of
+        steps is replaced by FedNova's ‖a_i‖₁, without which it diverges; under Adam the mean of the directions is used.
     Elsewhere:
-        Published versions start controls from the model's weights, forget 1/N, flip the sign, divide by epochs instead
-        of steps, or never store c_i; most of them do not converge on two quadratics.
+        Published versions start control variates from the model's weights, forget 1/N, flip the sign, divide by epochs
+        instead of steps, or never store c_i; most of them do not converge on two quadratics.
     """
 
     weighting: ClassVar[str] = "uniform"

@@ -1,28 +1,17 @@
-"""The face of an algorithm: a frozen dataclass of options that lists its corrections."""
+"""The public side of an algorithm: a frozen dataclass of options that lists its corrections."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from undrift.client.layout import Layout
-from undrift.client.optim import Optimizer
 from undrift.methods.averaging import Averaging
+from undrift.methods.codec import Coded
 from undrift.methods.correction import Correction
-from undrift.plugins.pgvc import PGVC
+from undrift.methods.options import default_of, label_of, options_of
+from undrift.methods.plugin import Plugin
+from undrift.methods.setting import Setting
 from undrift.protocol import Method
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What an algorithm may know of the experiment it is made ready for."""
-
-    layout: Layout
-    optimizer: Optimizer
-    server_lr: float
-    buffer_policy: str
-    population: int
-    seed: int
 
 
 @dataclass(frozen=True)
@@ -36,7 +25,8 @@ class Algorithm:
     weighting: ClassVar[str] = "samples"  # what the paper uses
     own_step: ClassVar[bool] = False  # it fixes the server's step, so that `server_lr` has no meaning
 
-    pgvc: PGVC | None = field(default=None, kw_only=True)
+    # An option of every algorithm, therefore by keyword only.
+    pgvc: Plugin | None = field(default=None, kw_only=True)
 
     def corrections(self, setting: Setting) -> tuple[Correction, ...]:
         return ()
@@ -48,19 +38,16 @@ class Algorithm:
         return setting.buffer_policy
 
     def method(self, setting: Setting) -> Method:
-        if self.own_step and setting.server_lr != 1:
-            raise ValueError(
-                f"{type(self).__name__} fixes its own server step; server_lr must be 1, got {setting.server_lr}"
-            )
-        if not isinstance(self.pgvc, PGVC | None):
+        if not isinstance(self.pgvc, Plugin | None):
             raise TypeError(f"pgvc must be None or a plug-in such as ud.PGVC(layers=2), got {self.pgvc!r}")
-        plugged_in = self.pgvc.corrections(setting.layout) if self.pgvc else ()
+        plugins = setting.plugins if self.pgvc is None else (*setting.plugins, self.pgvc)
         return Averaging(
-            plugged_in + self.corrections(setting),
-            setting.optimizer,
-            setting.server_lr,
-            self.private(setting),
-            self.buffer_policy(setting),
+            corrections=(*(c for p in plugins for c in p.corrections(setting)), *self.corrections(setting)),
+            optimizer=setting.optimizer,
+            server_lr=setting.server_lr,
+            private=self.private(setting),
+            buffer_policy=self.buffer_policy(setting),
+            aggregate=setting.aggregate,
         )
 
     @classmethod
@@ -68,13 +55,31 @@ class Algorithm:
         """The name users type: lower case, no punctuation."""
         return cls.__name__.lower()
 
+    @property
+    def label(self) -> str:
+        """The class name, with the options that differ from their defaults: ``FedProx(mu=0.1)``."""
+        return label_of(self)
+
     def options(self) -> dict[str, Any]:
-        """Options of its own, and the plug-in if there is one."""
-        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "pgvc"}
-        return own if self.pgvc is None else own | {"pgvc": self.pgvc}
+        """Its own options, and those of every algorithm that are set."""
+        return {
+            f.name: getattr(self, f.name)
+            for f in options_of(self)
+            if not f.kw_only or getattr(self, f.name) != default_of(f)
+        }
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.options().items())})"
 
     def __init_subclass__(cls) -> None:
         cls.__repr__ = Algorithm.__repr__  # type: ignore[method-assign]  # a dataclass keeps the one it finds
+
+
+def build_method(algorithm: Algorithm, setting: Setting) -> Method:
+    """The method of an experiment: the algorithm's, with the codec of the setting."""
+    if algorithm.own_step and setting.server_lr != 1:
+        raise ValueError(
+            f"{type(algorithm).__name__} fixes its own server step; server_lr must be 1, got {setting.server_lr}"
+        )
+    method = algorithm.method(setting)
+    return method if setting.codec is None else Coded(method, setting.codec)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -16,19 +16,18 @@ from undrift.protocol import Cohort, Message, State
 
 
 class At(NamedTuple):
-    """Where a client stands."""
+    """Where a client is in its local training."""
 
-    params: Tree  # here
+    params: Tree  # the current parameters, at which the gradient is taken
+    origin: Tree  # where the step starts; differs from `params` only if some `locate` says so
+    batch: Batch  # the samples of the gradient
     anchor: Tree  # the model it received (with its private part)
+    anchor_buffers: Tree  # the buffers it received
     inbox: Message  # what this correction's `broadcast` sent
-    loss: Tensor  # mean loss of the batch here; 0 before the gradient is taken
-    batch: Batch
+    loss: Tensor  # mean loss of the batch at `params`; 0 before the gradient is taken
     task: Task
     mean_direction: Callable[[Tree], Tree]  # update -> the mean direction its steps took, (x - y) / (A_i lr)
-    walked: Tensor | None  # A_i lr, the length of a walk along a unit direction; None under Adam, which has none
-
-    origin: Tree  # where the step began, before any shift
-    anchor_buffers: Tree  # the buffers it received
+    walked: Tensor | None  # A_i lr, the distance that unit directions would cover; None under Adam, which has none
 
     def gradient(self, params: Tree) -> Tree:
         """The same minibatch at another point, weight decay included."""
@@ -36,7 +35,7 @@ class At(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """What the server knows when the cohort has answered."""
+    """What the server knows once the cohort has answered."""
 
     replies: Message  # this correction's, stacked [n, ...]
     model: Tree  # the model it had sent
@@ -51,25 +50,28 @@ class Correction:
     only, no `if` on tensors. Own states keep their names, shapes and dtypes from round to round.
     """
 
-    # what is remembered
+    # The name under which states, messages and checkpoints hold what is this correction's.
+    key: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        if "key" not in vars(cls):
+            cls.key = cls.__name__
+
+    # state
     def server(self, model: Tree) -> State:
         return {}
 
     def client(self, model: Tree) -> State:
         return {}
 
-    def client_buffers(self, buffers: Tree) -> State:
-        """What a client remembers beside `client`, of BatchNorm statistics and the like."""
-        return {}
-
     def ledger(self, model: Tree) -> State:
         """What the server remembers of each client.
 
-        `digest` and `collect` find the cohort's, stacked, in ``server["ledger"]`` and return it there.
+        `digest` and `collect` get the cohort's rows, stacked, in ``server["ledger"]`` and return them there.
         """
         return {}
 
-    # an extra exchange before training, held only if some correction defines `survey`
+    # an extra exchange before training, which takes place only if some correction defines `survey`
     def survey(self, anchor: Tree, client: State, task: Task, buffers: Tree) -> tuple[Message, State]:
         return {}, client
 
@@ -80,16 +82,16 @@ class Correction:
     def broadcast(self, server: State, model: Tree) -> Message:
         return {}
 
-    # local training: at the start; in a step on its samples, before the gradient, on the loss, on the gradient, after
-    # it (where the step begins), on the optimiser's step; at the end
+    # local training: at the start; in every step where and on which samples the gradient is taken, the loss, the
+    # gradient, the optimiser's step; at the end
     def begin(self, start: Tree, client: State, at: At) -> tuple[Tree, State]:
         return start, client
 
-    def pick(self, batch: Batch, client: State, at: At) -> Batch:
-        return batch
-
-    def shift(self, params: Tree, client: State, at: At) -> Tree:
-        return params
+    def locate(self, at: At, client: State) -> At:
+        """Replaces `params` and `batch`, where and on which samples the gradient is taken, or `origin`, where the step
+        starts. Look-ahead methods move `params` and `origin`.
+        """
+        return at
 
     def objective(self, loss: Loss, client: State, at: At) -> Loss:
         return loss
@@ -97,23 +99,21 @@ class Correction:
     def step(self, grad: Tree, client: State, at: At) -> tuple[Tree, State]:
         return grad, client
 
-    def unshift(self, params: Tree, client: State, at: At) -> Tree:
-        return params
-
     def move(self, change: Tree, client: State, at: At) -> Tree:
         return change
 
     def finish(self, update: Tree, client: State, at: At) -> tuple[Tree, State, Message]:
         return update, client, {}
 
-    # aggregation: on the stacked updates, then on their mean
+    # aggregation: on the stacked updates, then on the aggregated one
     def collect(self, updates: Tree, server: State, heard: Heard) -> tuple[Tree, State]:
         return updates, server
 
     def advance(self, update: Tree, server: State, heard: Heard) -> tuple[Tree, State]:
         return update, server
 
-    # the models to evaluate: the server's, and the one that a client makes of it for itself
+    # Evaluation. Each has one user so far and cannot be expressed by other hooks: FedExP trains on from one model and
+    # evaluates another, and Per-FedAvg's model is meant to be adapted by a client before it is used.
     def present(self, model: Tree, server: State) -> Tree:
         return model
 
@@ -126,11 +126,9 @@ HOOKS = (
     "digest",
     "broadcast",
     "begin",
-    "pick",
-    "shift",
+    "locate",
     "objective",
     "step",
-    "unshift",
     "move",
     "finish",
     "collect",

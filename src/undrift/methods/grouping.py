@@ -1,6 +1,6 @@
 """Groups among stacked trees: their principal plane, and k-means in it.
 
-All that touches whole trees is a product of rows, so the cost is linear in the size of the model.
+Whole trees enter only through products of rows, so the cost is linear in the size of the model.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class Plane(NamedTuple):
         mean = {k: v.mean(0) for k, v in rows.items()}
         centred = tree.sub(rows, mean)
         gram = tree.products(centred, centred).cpu().double()
-        if not bool(gram.isfinite().all()):  # a client has diverged, and so does what is made of the rows
-            nowhere = gram.new_full((len(gram), dimensions), torch.nan)
-            return cls(mean, centred, nowhere, nowhere)
+        if not bool(gram.isfinite().all()):  # a client has diverged, so that the plane is undefined
+            undefined = gram.new_full((len(gram), dimensions), torch.nan)
+            return cls(mean, centred, directions=undefined, points=undefined)
         values, vectors = torch.linalg.eigh(gram)  # increasing
         values, vectors = values.flip(0)[:dimensions], vectors.flip(1)[:, :dimensions]
-        # Directions that hold rounding errors only, of the products or of the rows themselves, are none.
+        # Directions with only rounding errors, of the products or of the rows themselves, are set to zero.
         eps = torch.finfo(next(iter(rows.values())).dtype).eps
         noise = len(gram) * eps * (gram.trace() + eps * tree.squares(rows).sum().cpu())
         directions = vectors * torch.where(values > noise, values.clamp_min(0).rsqrt(), 0)
-        return cls(mean, centred, directions, gram @ directions)
+        return cls(mean, centred, directions=directions, points=gram @ directions)
 
     def project(self, stacked: Tree) -> Tensor:
         """Stacked trees in the plane [m, k]."""
@@ -79,7 +79,7 @@ def lloyd(points: Tensor, centres: Tensor) -> Groups:
 def plus_plus(points: Tensor, count: int, seed: int, round: int, clients: Tensor) -> Tensor:
     """The starting centres of k-means++ [count, k]: points drawn by their squared distance to those drawn before.
 
-    Every client runs a race with an exponential clock of its own, so that the order of clients does not matter.
+    Points are drawn by comparing exponential variables, one per client, so that the order of clients does not matter.
     """
     key = Key(seed, round, clients.cpu()[:, None])
     reach = torch.ones(len(points), dtype=points.dtype)

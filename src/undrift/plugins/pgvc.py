@@ -1,14 +1,16 @@
-"""Partial gradient variance control: a change to the steps of the last layers that goes with every algorithm."""
+"""PGVC, partial gradient variance control: changes the gradient of the last layers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from undrift.client.layout import AtMost, Layers, Layout
+from undrift.client.layout import AtMost, Layers
 from undrift.client.learner import Batch, Losses
 from undrift.core import check, tree
 from undrift.core.tree import Tree
 from undrift.methods.correction import At, Correction
+from undrift.methods.plugin import Plugin
+from undrift.methods.setting import Setting
 from undrift.protocol import State
 
 
@@ -38,7 +40,7 @@ class GradientPenalty(Correction):
 
 
 @dataclass(frozen=True)
-class PGVC:
+class PGVC(Plugin):
     """FedPGVC as an option of another algorithm: ``FedProx(mu=0.1, pgvc=PGVC(layers=2))``.
 
     It acts on the batch gradient (weight decay included) before the algorithm's own correction; see
@@ -51,6 +53,6 @@ class PGVC:
     def __post_init__(self) -> None:
         check.choice("form", self.form, ("product", "magnitude", "additive"))
 
-    def corrections(self, layout: Layout) -> tuple[Correction, ...]:
-        names = layout.head(self.layers)
+    def corrections(self, setting: Setting) -> tuple[Correction, ...]:
+        names = setting.layout.head(self.layers)
         return (GradientPenalty(names, self.form),) if names else ()

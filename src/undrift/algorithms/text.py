@@ -1,0 +1,110 @@
+"""Algorithms as users write them: ``fedprox(mu=0.1, pgvc=pgvc(layers=1))``, or a name and a mapping of options."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from undrift import algorithms, plugins
+from undrift.core.check import nearest
+from undrift.methods.algorithm import Algorithm
+from undrift.methods.options import default_of
+from undrift.methods.plugin import Plugin
+
+
+def parse(text: str) -> Algorithm:
+    """``fedprox`` or ``fedprox(mu=0.1)`` as an algorithm."""
+    name, options = read(text)
+    return from_options(name, options)
+
+
+def read(text: str) -> tuple[str, dict[str, Any]]:
+    """The same as a name and plain values for `from_options`; a bare word among the options is a string."""
+    match = re.fullmatch(r"\s*([\w -]+?)\s*(\(.*\))?\s*", text, re.DOTALL)
+    if not match:
+        raise ValueError(f"an algorithm is written name or name(option=value), got {text!r}")
+    try:
+        return match[1], _keywords(ast.parse(f"_{match[2] or '()'}", mode="eval").body)
+    except (SyntaxError, ValueError):
+        raise ValueError(f"options of an algorithm are written name(option=value, ...), got {text!r}") from None
+
+
+def split(text: str) -> list[str]:
+    """A list with commas, ``fedavg,fedprox(mu=0.1)``, as its parts."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts if part.strip()]
+
+
+def from_options(name: str, options: Mapping[str, Any]) -> Algorithm:
+    """The algorithm of this name; a mapping among the options is a plug-in (see `_plugin`)."""
+    kind = algorithms.find(name)
+    _refuse_unknown(kind, options)
+    return kind(**{option: _plugin(option, value) for option, value in options.items()})
+
+
+def from_stored(name: str, options: Mapping[str, Any]) -> Algorithm:
+    """The algorithm that a run directory describes.
+
+    A stored value that equals the default is left to the default, which may say more than it (see `AtMost`).
+    """
+    return from_options(name, _without_defaults(algorithms.find(name), options))
+
+
+def _keywords(call: ast.expr) -> dict[str, Any]:
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        raise ValueError
+    if call.args or any(keyword.arg is None for keyword in call.keywords):
+        raise ValueError
+    return {str(keyword.arg): _value(keyword.value) for keyword in call.keywords}
+
+
+def _value(node: ast.expr) -> Any:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return {"name": node.func.id} | _keywords(node)
+    return ast.literal_eval(node)
+
+
+def _plugin(option: str, value: Any) -> Any:
+    """A mapping is the plug-in that its entry ``name``, or else the option, names; any other value stays as it is."""
+    kind = _plugin_kind(option, value)
+    if kind is None:
+        return value
+    options = {key: entry for key, entry in value.items() if key != "name"}
+    _refuse_unknown(kind, options)
+    return kind(**options)
+
+
+def _plugin_kind(option: str, value: Any) -> type[Plugin] | None:
+    if not isinstance(value, Mapping):
+        return None
+    named = value.get("name", option)
+    # FedHBM's `variant` is a mapping of tensors, and no plug-in.
+    return plugins.find(named) if isinstance(named, str) and ("name" in value or named in plugins.available()) else None
+
+
+def _refuse_unknown(kind: type[Algorithm] | type[Plugin], options: Mapping[str, Any]) -> None:
+    known = [option.name for option in fields(kind)]
+    for key in options:
+        if key not in known:
+            raise ValueError(f"{kind.__name__} has no option {key!r}{nearest(key, known)}")
+
+
+def _without_defaults(kind: type[Algorithm] | type[Plugin], options: Mapping[str, Any]) -> dict[str, Any]:
+    defaults = {option.name: default_of(option) for option in fields(kind)}
+    changed = {key: value for key, value in options.items() if value != defaults.get(key)}
+    for key, value in changed.items():
+        nested = _plugin_kind(key, value)
+        if nested is not None:
+            changed[key] = _without_defaults(nested, value)
+    return changed

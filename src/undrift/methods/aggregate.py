@@ -1,0 +1,51 @@
+"""Aggregation rules: how the updates of a cohort become one. To add one, write it here and list it in `AGGREGATES`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from undrift.core import tree
+from undrift.core.check import nearest
+from undrift.core.tree import Tree
+
+# (stacked updates [n, ...], weights [n] that sum to one) -> one update; tensor operations only, so that rounds can be
+# captured in a CUDA graph
+Aggregate = Callable[[Tree, Tensor], Tree]
+
+
+def mean(updates: Tree, weights: Tensor) -> Tree:
+    """Σ w_i u_i."""
+    return tree.mean(updates, weights)
+
+
+def median(updates: Tree, weights: Tensor) -> Tree:
+    """In every coordinate an x that minimises Σ w_i |x − u_i|: the middle of them all where there are several."""
+    return {k: _weighted_median(u, weights) for k, u in updates.items()}
+
+
+def _weighted_median(values: Tensor, weights: Tensor) -> Tensor:
+    values, order = values.sort(0)
+    below = weights.double()[order].cumsum(0)  # [n, ...] total weight of the values up to each
+    half = below[-1] / 2
+    # Rounded weights, and rounded sums of them, may miss one half by a little.
+    tie = torch.finfo(weights.dtype).eps + len(values) * torch.finfo(below.dtype).eps
+    first = (below < half - tie).sum(0, keepdim=True)
+    last = (below <= half + tie).sum(0, keepdim=True)
+    return ((values.gather(0, first) + values.gather(0, last)) / 2)[0]
+
+
+AGGREGATES: dict[str, Aggregate] = {"mean": mean, "median": median}
+
+
+def find(value: str | Aggregate) -> Aggregate:
+    """A rule by its name; a function is returned as it is."""
+    if isinstance(value, str):
+        if value not in AGGREGATES:
+            raise ValueError(f"unknown aggregation rule {value!r}{nearest(value, AGGREGATES)}")
+        return AGGREGATES[value]
+    if not callable(value):
+        raise TypeError(f"aggregate must be a name or a function (updates, weights) -> update, got {value!r}")
+    return value

@@ -1,0 +1,21 @@
+"""Plug-ins: corrections that can be combined with every algorithm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from undrift.methods.correction import Correction
+from undrift.methods.setting import Setting
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """Options of a plug-in and the corrections they stand for, which come before those of the algorithm."""
+
+    def corrections(self, setting: Setting) -> tuple[Correction, ...]:
+        return ()
+
+    @classmethod
+    def name(cls) -> str:
+        """The name users type: lower case."""
+        return cls.__name__.lower()

@@ -1,0 +1,32 @@
+"""What an algorithm knows of its experiment."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TYPE_CHECKING
+
+from undrift.client.layout import Layout
+from undrift.client.optim import Optimizer
+from undrift.core.tree import Tree
+from undrift.methods.aggregate import Aggregate, mean
+from undrift.methods.codec import Codec
+
+if TYPE_CHECKING:
+    from undrift.methods.plugin import Plugin
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What an algorithm may know of the experiment that it is prepared for."""
+
+    layout: Layout
+    optimizer: Optimizer
+    server_lr: float
+    buffer_policy: str
+    population: int
+    seed: int
+    _: KW_ONLY
+    aggregate: Aggregate = mean
+    plugins: tuple[Plugin, ...] = ()
+    codec: Codec | None = None
+    buffers: Tree = field(default_factory=dict, compare=False, repr=False)  # the model's initial ones
