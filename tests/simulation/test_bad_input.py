@@ -91,7 +91,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "batch size zero": ({"batch_size": 0}, ValueError, "batch_size must be at least 1, got 0"),
     "eval_every zero": ({"eval_every": 0}, ValueError, "eval_every must be at least 1, got 0"),
     "seed negative": ({"seed": -1}, ValueError, "seed must be at least 0, got -1"),
-    "seed too large": ({"seed": 2**32}, ValueError, "seed must be less than 4294967296"),
+    "seed too large": ({"seed": 2**32}, ValueError, "seed must be at most 4294967295"),
     "target above one": ({"target": 87.5, "test": TEST}, ValueError, "target must be at least 0 and at most 1"),
     "target without test": ({"target": 0.9}, ValueError, "target=0.9 needs a test set; give test=(x, y)"),
     # cohorts

@@ -27,7 +27,7 @@ def begin(out: Path | None = None, algorithm: Any = "scaffold", **options: Any) 
     return ud.simulate(algorithm, mlp(), classified(), test=TEST, out=out, **SETTINGS | options)
 
 
-def go_on(out: Path, **options: Any) -> ud.Run:
+def continued(out: Path, **options: Any) -> ud.Run:
     objects: dict[str, Any] = {"model": mlp(), "data": classified(), "test": TEST}
     return ud.resume(out, **objects | options)
 
@@ -50,7 +50,7 @@ def test_killed_at_random_moments(seed: int, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"rounds": 15, "eval_every": 3, "engine": "sequential"}
 
     def run() -> ud.Run:
-        return go_on(out) if (out / "config.json").exists() else begin(out, **settings)
+        return continued(out) if (out / "config.json").exists() else begin(out, **settings)
 
     begin(**settings)  # what PyTorch sets up once takes no part in the duration
     started = time.perf_counter()
@@ -80,39 +80,39 @@ def test_ctrl_c_saves(tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(ud.Interrupted, match=r"interrupted after round 3; go on with: undrift resume .*run") as caught:
+    with pytest.raises(ud.Interrupted, match=r"interrupted after round 3; resume with: undrift resume .*run") as caught:
         begin(tmp_path / "run", callbacks=[press])
     assert isinstance(caught.value, KeyboardInterrupt)
     assert caught.value.run.rounds == 3
     assert signal.getsignal(signal.SIGINT) is before
-    assert_same(go_on(tmp_path / "run"), begin())
+    assert_same(continued(tmp_path / "run"), begin())
 
 
 def test_to_more_rounds_is_a_longer_run(tmp_path: Path) -> None:
     begin(tmp_path / "run")
-    assert_same(go_on(tmp_path / "run", rounds=9), begin(rounds=9))
-    assert_same(go_on(tmp_path / "run"), begin(rounds=9))  # the new number is remembered
+    assert_same(continued(tmp_path / "run", rounds=9), begin(rounds=9))
+    assert_same(continued(tmp_path / "run"), begin(rounds=9))  # the new number is remembered
 
 
 def test_a_finished_run_comes_back_as_it_is(tmp_path: Path) -> None:
     whole = begin(tmp_path / "run")
-    again = go_on(tmp_path / "run")
+    again = continued(tmp_path / "run")
     assert_same(again, whole)
     assert again.history["seconds"].equals(whole.history["seconds"])
     with pytest.raises(ValueError, match="has 6 rounds already; rounds must be at least that, got 4"):
-        go_on(tmp_path / "run", rounds=4)
+        continued(tmp_path / "run", rounds=4)
 
 
 def test_a_run_that_reached_its_target_stays_there(tmp_path: Path) -> None:
     whole = begin(tmp_path / "run", target=0.2, rounds=50)
     assert whole.rounds < 50
-    assert go_on(tmp_path / "run").rounds == whole.rounds
+    assert continued(tmp_path / "run").rounds == whole.rounds
 
 
-def test_callbacks_go_on(tmp_path: Path) -> None:
+def test_callbacks_of_a_resumed_run(tmp_path: Path) -> None:
     begin(tmp_path / "run", callbacks=after(4))
     seen: list[int] = []
-    go_on(tmp_path / "run", callbacks=[lambda row, run: seen.append(row["round"])])
+    continued(tmp_path / "run", callbacks=[lambda row, run: seen.append(row["round"])])
     assert seen == [5, 6]
 
 
@@ -132,41 +132,41 @@ class TestDamage:
         content = bytearray(state.read_bytes())
         content[-5] ^= 1
         state.write_bytes(content)
-        assert_same(go_on(out), begin())
+        assert_same(continued(out), begin())
 
     @pytest.mark.parametrize("name", ["state.safetensors", "manifest.json"])
     def test_a_file_cut_off(self, out: Path, name: str) -> None:
         file = out / "checkpoints/000004" / name
         file.write_bytes(file.read_bytes()[:20])
-        assert_same(go_on(out), begin())
+        assert_same(continued(out), begin())
 
     @pytest.mark.parametrize("name", ["state.safetensors", "manifest.json"])
     def test_a_missing_file(self, out: Path, name: str) -> None:
         (out / "checkpoints/000004" / name).unlink()
-        assert_same(go_on(out), begin())
+        assert_same(continued(out), begin())
 
     def test_a_damaged_checkpoint_is_replaced(self, out: Path) -> None:
         file = out / "checkpoints/000004/state.safetensors"
         good = file.read_bytes()
         file.write_bytes(good[:20])
-        go_on(out, callbacks=after(4))
+        continued(out, callbacks=after(4))
         assert file.read_bytes() == good
 
     def test_all_of_them(self, out: Path) -> None:
         for manifest in (out / "checkpoints").glob("*/manifest.json"):
             manifest.unlink()
-        assert_same(go_on(out), begin())
+        assert_same(continued(out), begin())
 
     def test_a_row_cut_off(self, out: Path) -> None:
         with (out / "rounds.jsonl").open("a") as log:
             log.write('{"round": 5, "loss"')
-        assert_same(go_on(out), begin())
+        assert_same(continued(out), begin())
 
     def test_another_format_is_refused(self, out: Path) -> None:
         manifest = out / "checkpoints/000004/manifest.json"
         manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 99}))
         with pytest.raises(ValueError, match="another version of undrift"):
-            go_on(out)
+            continued(out)
 
 
 def test_a_run_killed_before_it_began_can_begin(tmp_path: Path) -> None:
@@ -188,13 +188,13 @@ class TestObjects:
         return tmp_path / "run"
 
     def test_all_given_again(self, out: Path) -> None:
-        resumed = go_on(out, loss=half_square, augment=_double)
+        resumed = continued(out, loss=half_square, augment=_double)
         assert_same(resumed, begin(loss=half_square, augment=_double))
 
     @pytest.mark.parametrize("part", ["model", "data", "test", "loss", "augment"])
     def test_left_out(self, out: Path, part: str) -> None:
         with pytest.raises(ValueError, match=f"{part} given as an object; give {part}= again"):
-            go_on(out, **{"loss": half_square, "augment": _double} | {part: None})
+            continued(out, **{"loss": half_square, "augment": _double} | {part: None})
 
     @pytest.mark.parametrize(
         ("part", "wrong"),
@@ -210,19 +210,19 @@ class TestObjects:
     )
     def test_not_the_same(self, out: Path, part: str, wrong: Any) -> None:
         with pytest.raises(ValueError, match=f"the given {part} is not the one this run was started with"):
-            go_on(out, **{"loss": half_square, "augment": _double} | {part: wrong})
+            continued(out, **{"loss": half_square, "augment": _double} | {part: wrong})
 
     def test_another_algorithm(self, tmp_path: Path) -> None:
         begin(tmp_path / "run", ud.algorithms.FedProx(mu=0.5), callbacks=after(2))
         with pytest.raises(ValueError, match="the given algorithm is not the one"):
-            go_on(tmp_path / "run", algorithm=ud.algorithms.FedProx(mu=0.6))
+            continued(tmp_path / "run", algorithm=ud.algorithms.FedProx(mu=0.6))
 
     def test_an_algorithm_with_an_object_among_its_options(self, tmp_path: Path) -> None:
         pretrained = ud.algorithms.FedHBM(variant={k: v + 1 for k, v in mlp().state_dict().items()})
         begin(tmp_path / "run", pretrained, callbacks=after(2))
         with pytest.raises(ValueError, match="given variant as an object; give algorithm= again"):
-            go_on(tmp_path / "run")
-        assert_same(go_on(tmp_path / "run", algorithm=pretrained), begin(algorithm=pretrained))
+            continued(tmp_path / "run")
+        assert_same(continued(tmp_path / "run", algorithm=pretrained), begin(algorithm=pretrained))
 
 
 def _double(x: Tensor, key: Any, step: int) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import undrift as ud
-from undrift.simulation import round as rounds
+from undrift.simulation.round import RoundRunner
 
 COLUMNS = ["loss", "accuracy", "train_loss", "bytes_down", "bytes_up", "participants"]
 SETTING: dict[str, Any] = {"rounds": 4, "cohort": 3, "batch_size": 4, "engine": "batched", "dtype": "float64"}
@@ -30,16 +30,16 @@ def module() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Dropout(0.2), nn.Linear(4, 3))
 
 
-def sizes_of_stages(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Notes how many runs play together, round by round."""
+def sizes_of_groups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Notes how many runs train together, round by round."""
     seen: list[int] = []
-    original = rounds.Stage.play
+    original = RoundRunner.run
 
-    def play(self: rounds.Stage, memories: Any, round: int) -> Any:
+    def run(self: RoundRunner, memories: Any, round: int) -> Any:
         seen.append(len(memories))
         return original(self, memories, round)
 
-    monkeypatch.setattr(rounds.Stage, "play", play)
+    monkeypatch.setattr(RoundRunner, "run", run)
     return seen
 
 
@@ -50,7 +50,7 @@ def agree(record: Any, alone: ud.Run) -> None:
 
 @pytest.mark.parametrize("name", sorted(ud.algorithms.available()))
 def test_every_algorithm(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = sizes_of_stages(monkeypatch)
+    seen = sizes_of_groups(monkeypatch)
     comparison = ud.compare([name], module(), split, seeds=[3, 0], lr=[0.1, 0.02], **SETTING)
     assert seen == [4] * 4
     assert [r.seed for r in comparison.records] == [0, 3, 0, 3]
@@ -60,7 +60,7 @@ def test_every_algorithm(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_that_is_done_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = sizes_of_stages(monkeypatch)
+    seen = sizes_of_groups(monkeypatch)
 
     def enough(row: dict[str, Any], run: ud.Run) -> bool:
         return run.options.seed == 1 and run.rounds == 2
@@ -88,7 +88,7 @@ def test_resumed_where_each_was_left(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Two seeds are there, of different lengths; the third is new."""
     for seed, done in ((0, 1), (1, 3)):
         ud.compare(["fedhbm"], module(), split, seeds=[seed], out=tmp_path, **(SETTING | {"rounds": done}))
-    seen = sizes_of_stages(monkeypatch)
+    seen = sizes_of_groups(monkeypatch)
     comparison = ud.compare(["fedhbm"], module(), split, seeds=3, out=tmp_path, **SETTING)
     assert seen == [1, 2, 2, 3]  # the new one alone, with the first, ...
     for record in comparison.records:
@@ -100,13 +100,13 @@ def test_other_samples_train_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         data = split(seed)
         return ud.FederatedData(data.x + seed, data.y, [range(10), range(10, 60)], data.test, classes=3)
 
-    seen = sizes_of_stages(monkeypatch)
+    seen = sizes_of_groups(monkeypatch)
     ud.compare(["fedavg"], module(), other, seeds=2, **(SETTING | {"cohort": 2}))
     assert seen == [1] * 8
 
 
 def test_no_more_than_the_engine_can_train_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = sizes_of_stages(monkeypatch)
+    seen = sizes_of_groups(monkeypatch)
     ud.compare(["fedavg"], module(), split, seeds=3, **(SETTING | {"engine": "batched:6"}))
     assert seen == [2] * 4 + [1] * 4
 

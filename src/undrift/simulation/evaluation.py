@@ -9,7 +9,6 @@ import torch
 from undrift.client.evaluate import Samples, Weights, class_averages, evaluate, figures, totals
 from undrift.core import tree
 from undrift.core.tree import Nest, Tree
-from undrift.engines import Work
 from undrift.engines.cuda_graph import CudaGraphs
 from undrift.methods.averaging import mean_buffers
 from undrift.simulation import cohort as participation
@@ -71,7 +70,7 @@ def client_accuracies(experiment: Experiment, memory: Memory, ids: Ids, round: i
         cohort = participation.on_device(participation.describe(experiment, block, round), experiment.learner.device)
         rows = memory.ledger.gather(block)
         mail = phase.ask(memory.server | {"ledger": rows} if rows else memory.server, cohort)
-        work = _work(experiment, block, cohort.shares, round)
+        work = participation.work(experiment, cohort, block)
         replies = experiment.engine.run(phase, mail, memory.states.gather(block), work).replies
         for position, client in enumerate(block.tolist()):
             own = tree.row(replies, position)
@@ -81,25 +80,6 @@ def client_accuracies(experiment: Experiment, memory: Memory, ids: Ids, round: i
                 weights = Weights(own["model"], own["buffers"] or None)
                 found[client] = evaluate(experiment.learner, weights, here).get("accuracy", math.nan)
     return found
-
-
-def _work(experiment: Experiment, ids: Ids, shares: torch.Tensor, round: int) -> Work:
-    sizes, device = experiment.data.sizes, experiment.learner.device
-    extremes = int(sizes.min()), int(sizes.max())
-    shapes, order = experiment.engine.arrange(experiment.schedule, sizes[ids], extremes)
-    clients = torch.from_numpy(ids).to(device)
-    return Work(
-        training=experiment.training,
-        shapes=shapes,
-        order=None if order is None else torch.from_numpy(order).to(device),
-        positions=clients,
-        ids=clients,
-        shares=shares,
-        seed=experiment.options.seed,
-        round=round,
-        lr=experiment.options.rate(round),
-        participation=len(ids) / len(experiment.data),
-    )
 
 
 def _of_its_classes(test: Samples, labels: torch.Tensor) -> Samples:

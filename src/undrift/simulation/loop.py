@@ -41,7 +41,7 @@ def train(runs: Sequence[Run], callbacks: Sequence[Callback], on_divergence: str
         _watched(runs, callbacks),
     ):
         tick(min(run.rounds for run in runs), None)
-        for done, row in _rounds(runs, callbacks, on_divergence):
+        for done, row in rounds(runs, callbacks, on_divergence):
             tick(done, row)
             if interrupted():
                 for run in runs:
@@ -51,13 +51,13 @@ def train(runs: Sequence[Run], callbacks: Sequence[Callback], on_divergence: str
             run.save()
 
 
-def _rounds(
+def rounds(
     runs: Sequence[Run], callbacks: Sequence[Callback], on_divergence: str
 ) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """Train round after round; yields how many are done, and the row of one of the runs."""
-    rounds, training = runs[0].options.rounds, list(runs)
+    """Train round after round, as far as it is iterated; yields how many are done, and the row of one of the runs."""
+    total, training = runs[0].options.rounds, list(runs)
     group: list[Run] = []
-    while training := [run for run in training if run.rounds < rounds and not run.reached_target]:
+    while training := [run for run in training if run.rounds < total and not run.reached_target]:
         done, row = min(run.rounds for run in training), None
         if group != (behind := [run for run in training if run.rounds == done]):
             group, runner = behind, RoundRunner([run.experiment for run in behind])
