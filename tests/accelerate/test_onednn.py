@@ -72,7 +72,7 @@ def test_of_equal_pixels_the_same_one_is_taken(level: float) -> None:
     """Outside of a digit all pixels are alike, and so are the activations."""
     plain = seeded(STACKS["pooling after ReLU"]).float()
     with torch.no_grad():
-        plain[0].bias.fill_(level)  # type: ignore[operator, union-attr]
+        plain.get_parameter("0.bias").fill_(level)
     connected = copy.deepcopy(plain)
     stacks.connect(connected)
     for a, b in zip(
@@ -83,7 +83,8 @@ def test_of_equal_pixels_the_same_one_is_taken(level: float) -> None:
 
 class Own(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + 1
+        output: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
+        return output + 1
 
 
 def chain(*layers: nn.Module) -> nn.Module:
@@ -113,9 +114,16 @@ def test_what_does_not_fit_is_left_alone(name: str) -> None:
 def test_layers_hand_on_what_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
     """One rearrangement at the beginning, one at the end, none between."""
     turned: list[str] = []
+
+    def recorded(way: str, original: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        def convert(x: Tensor) -> Tensor:
+            turned.append(way)
+            return original(x)
+
+        return convert
+
     for way in ("to_mkldnn", "to_dense"):
-        original = getattr(Tensor, way)
-        monkeypatch.setattr(Tensor, way, lambda x, way=way, original=original: turned.append(way) or original(x))
+        monkeypatch.setattr(Tensor, way, recorded(way, getattr(Tensor, way)))
     lenet = models.build("lenet5", (1, 28, 28), 10)
     stacks.connect(lenet)
     lenet(torch.zeros(2, 1, 28, 28))

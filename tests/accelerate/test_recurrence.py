@@ -24,7 +24,7 @@ def pair(biases: int, device: str) -> tuple[LSTM, nn.LSTM]:
     ours = LSTM(INPUTS, UNITS, biases).double().to(device)
     theirs = nn.LSTM(INPUTS, UNITS, batch_first=True).double().to(device)
     weights = {f"{k}_l0": v for k, v in ours.state_dict().items()}
-    theirs.load_state_dict({"bias_hh_l0": torch.zeros_like(theirs.bias_hh_l0)} | weights)
+    theirs.load_state_dict({"bias_hh_l0": torch.zeros_like(theirs.get_parameter("bias_hh_l0"))} | weights)
     return ours, theirs
 
 
@@ -49,7 +49,8 @@ def test_alone(biases: int, device: str) -> None:
     expected = theirs(x)[0]
     close(ours(x), expected)
     mine = torch.autograd.grad(weighted(ours(x)), [x, ours.weight_ih, ours.weight_hh, ours.bias_ih])
-    wanted = torch.autograd.grad(weighted(expected), [x, theirs.weight_ih_l0, theirs.weight_hh_l0, theirs.bias_ih_l0])
+    same = [theirs.get_parameter(name) for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0")]
+    wanted = torch.autograd.grad(weighted(expected), [x, *same])
     for a, b in zip(mine, wanted, strict=True):
         close(a, b)
 
@@ -125,7 +126,7 @@ def test_alone_it_stays_as_it_was() -> None:
     assert torch.equal(module(x, start)[0], expected)
     twin = copy.deepcopy(module)
     with torch.no_grad():
-        twin.weight_hh_l0.zero_()
+        twin.get_parameter("weight_hh_l0").zero_()
     assert torch.equal(module(x, start)[0], expected)
     assert not torch.equal(twin(x, start)[0], expected)
 

@@ -30,7 +30,7 @@ def second_moment(rule: str, s: np.ndarray, square: np.ndarray, beta2: float) ->
 def test_by_hand(rule: str, weighting: str) -> None:
     """Four rounds, elementwise, weighted; D² lies on both sides of s, where Yogi's sign matters."""
     beta1, beta2, tau, rate = 0.6, 0.8, 0.25, 0.2
-    options = {"beta1": beta1, "tau": tau} | ({} if rule == "adagrad" else {"beta2": beta2})
+    options: dict[str, Any] = {"beta1": beta1, "tau": tau} | ({} if rule == "adagrad" else {"beta2": beta2})
     weights = np.array([0.75, 0.25]) if weighting == "samples" else np.array([0.5, 0.5])
     x, m, s = np.array(TWO.start), np.zeros(2), np.full(2, tau**2)
     expected, sides = [], set()

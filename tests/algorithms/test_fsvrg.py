@@ -29,7 +29,7 @@ def squared(output: Tensor, target: Tensor) -> Tensor:
     return 0.5 * ((output - target) ** 2).sum(1)
 
 
-def line(features: int = 4) -> nn.Module:
+def line(features: int = 4) -> nn.Linear:
     return seeded(lambda: nn.Linear(features, 1))
 
 
@@ -39,7 +39,7 @@ def gradient(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return wide.T @ (wide @ w - y[:, 0]) / len(x)
 
 
-def start_of(model: nn.Module) -> np.ndarray:
+def start_of(model: nn.Linear) -> np.ndarray:
     return np.append(model.weight.detach().numpy()[0], model.bias.item())
 
 

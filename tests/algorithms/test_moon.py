@@ -37,13 +37,14 @@ class Net(nn.Module):
         return self.classifier(self.represent(x))
 
 
-def net() -> nn.Module:
+def net() -> Net:
     return seeded(Net)
 
 
 def reference() -> dict[str, Tensor]:
     """The paper's rounds: frozen nets in evaluation mode; the last model of a newcomer is the received one."""
-    server, last = net(), {}
+    server = net()
+    last: dict[int, Net] = {}
     for cohort in COHORTS:
         trained, sizes = [], []
         for client in cohort:
@@ -130,7 +131,7 @@ def test_a_representation_of_zeros(engine: str) -> None:
     """A dead layer has no direction to compare."""
     model = seeded(lambda: nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3)))
     with torch.no_grad():
-        model[0].bias.fill_(-1e3)
+        model.get_parameter("0.bias").fill_(-1e3)
     run = ud.simulate(MOON(), model, DATA, engine=engine, **SETTINGS)
     assert all(v.isfinite().all() for v in run.parameters.values())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,7 +105,8 @@ def test_full_batches_hold_everything() -> None:
 
 
 @pytest.mark.parametrize("change", [{"seed": 1}, {"round": 2}])
-def test_seed_and_round_change_the_order(change: dict[str, int]) -> None:
-    first, second = (batches(planned([12], Schedule(3, 1, None), **k), 0) for k in ({}, change))
+def test_seed_and_round_change_the_order(change: dict[str, Any]) -> None:
+    changes: list[dict[str, Any]] = [{}, change]
+    first, second = (batches(planned([12], Schedule(3, 1, None), **options), 0) for options in changes)
     assert first != second
     assert sorted(together(first)) == sorted(together(second))

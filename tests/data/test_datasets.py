@@ -209,7 +209,7 @@ def test_users_have_a_thousand_sentences_at_most(source: Path) -> None:
 
 
 def test_questions_are_pairs_of_rows(source: Path) -> None:
-    columns = {"question1": ["Why, why?", "Who"], "question2": ["why not", None], "label": [1, 0]}
+    columns: dict[str, list[Any]] = {"question1": ["Why, why?", "Who"], "question2": ["why not", None], "label": [1, 0]}
     for split in ("train", "validation"):
         hub_files.write(source / f"{split}.parquet", columns)
     ud.data.get("qqp", source)

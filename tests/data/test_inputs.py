@@ -42,7 +42,8 @@ def model() -> nn.Module:
 @pytest.mark.parametrize("engine", ["sequential", "batched"])
 def test_training_and_evaluation_see_normalised_images(engine: str) -> None:
     """The same as images normalised beforehand."""
-    x, options = by_hand(IMAGES), {"rounds": 3, "batch_size": 5, "lr": 0.1, "engine": engine}
+    x = by_hand(IMAGES)
+    options: dict[str, Any] = {"rounds": 3, "batch_size": 5, "lr": 0.1, "engine": engine}
     before = ud.simulate("fedavg", model(), ud.FederatedData(x, LABELS, PARTS, (x[:7], LABELS[:7])), **options)
     during = ud.simulate("fedavg", model(), federation(), **options)
     for name, value in before.parameters.items():
@@ -51,7 +52,8 @@ def test_training_and_evaluation_see_normalised_images(engine: str) -> None:
 
 
 def test_full_passes_see_normalised_images() -> None:
-    x, options = by_hand(IMAGES), {"rounds": 2, "batch_size": None, "lr": 0.1}
+    x = by_hand(IMAGES)
+    options: dict[str, Any] = {"rounds": 2, "batch_size": None, "lr": 0.1}
     before = ud.simulate("mimesvrg", model(), ud.FederatedData(x, LABELS, PARTS), **options)
     during = ud.simulate("mimesvrg", model(), federation(), **options)
     torch.testing.assert_close(during.parameters["1.weight"], before.parameters["1.weight"])

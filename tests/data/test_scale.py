@@ -73,7 +73,14 @@ def test_plans_do_not_depend_on_the_others(tiny: ud.FederatedData) -> None:
     ids = random.sample(0, 1, 100, 10).numpy()
     schedule, clients = Schedule(2, 2, None), torch.from_numpy(ids)
     shape = exact(schedule, few.sizes[ids])
-    options = {"positions": clients, "clients": clients, "shape": shape, "schedule": schedule, "seed": 0, "round": 1}
+    options: dict[str, Any] = {
+        "positions": clients,
+        "clients": clients,
+        "shape": shape,
+        "schedule": schedule,
+        "seed": 0,
+        "round": 1,
+    }
     plans = [plan(Table.of(data, few.x.device), **options) for data in (tiny, few)]
     assert bool((plans[0].rows == plans[1].rows).all())
 

@@ -204,9 +204,10 @@ def test_any_precision_reruns_bit_by_bit(precision: str) -> None:
 
 
 def test_a_precision_does_not_outlive_its_run() -> None:
-    before = torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision
+    settings: list[Any] = [torch.backends.cuda.matmul, getattr(torch.backends.cudnn, "conv")]  # noqa: B009  # untyped
+    before = [setting.fp32_precision for setting in settings]
     learned("tf32", rounds=2)
-    assert (torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision) == before
+    assert [setting.fp32_precision for setting in settings] == before
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,9 @@ def copied(theirs: nn.LSTM, layer: int, ours: LSTM) -> None:
 def test_two_layers_are_pytorchs_with_the_same_weights() -> None:
     torch.manual_seed(0)
     theirs = nn.LSTM(3, 5, num_layers=2, batch_first=True).double()
-    ours = nn.Sequential(LSTM(3, 5), LSTM(5, 5)).double()
-    for number, layer in enumerate(ours):
+    layers = [LSTM(3, 5).double(), LSTM(5, 5).double()]
+    ours = nn.Sequential(*layers)
+    for number, layer in enumerate(layers):
         copied(theirs, number, layer)
     x = torch.randn(4, 7, 3, dtype=torch.float64)
     target = torch.randn(4, 7, 5, dtype=torch.float64)
