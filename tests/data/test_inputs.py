@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import undrift as ud
-from undrift.client.evaluate import evaluate
+from undrift.client.evaluate import Weights, evaluate
 from undrift.client.learner import Learner, cross_entropy
 from undrift.core.random import Key
 from undrift.data.augment import crop, crop_flip
@@ -142,7 +142,8 @@ class Fixed(nn.Module):
 def test_accuracy_counts_real_positions() -> None:
     y = torch.tensor([[1, 1, IGNORED, IGNORED], [2, 1, 0, 1]], dtype=torch.int16)
     learner = Learner(Fixed())
-    figures = evaluate(learner, learner.parameters, None, torch.zeros(2, 4, dtype=torch.int8), y)
+    test = torch.zeros(2, 4, dtype=torch.int8), y
+    figures = evaluate(learner, Weights(learner.parameters, None), test)
     assert figures["accuracy"] == 4 / 6
 
 
