@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from undrift.core.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from undrift import algorithms, data, models
     from undrift.data.federated import FederatedData
@@ -14,8 +16,6 @@ if TYPE_CHECKING:
     from undrift.simulation.loop import Interrupted
     from undrift.simulation.run import DivergenceError, Run
     from undrift.simulation.simulate import resume, simulate
-
-__version__ = "0.1.0"
 
 __all__ = [
     "PGVC",

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 import undrift as ud
 from processes import LIMIT, started, wait_until
 from undrift.cli import app, example
+from undrift.explain import page
 from undrift.simulation import progress
 from undrift.storage.directory import RunDirectory
 
@@ -51,7 +52,7 @@ def test_run(undrift: Undrift) -> None:
     assert result.exit_code == 0
     assert not result.stderr
     assert "FedHBM on digits" in result.stdout
-    assert re.search(r"Engine +batched \(up to \d+ clients at a time\)", result.stdout)
+    assert re.search(r"Engine +batched \(clients train together, up to \d+ at a time\)", result.stdout)
     for heading in ("Rounds +3", "Final accuracy +[0-9.]+.%", "Final test loss +", "Traffic +[0-9.]+.kB", "Time +.*s"):
         assert re.search(heading, result.stdout), heading
     assert "run: runs/fedhbm-digits-1\nreport: runs/fedhbm-digits-1/report.html\n" in result.stdout
@@ -325,20 +326,20 @@ def test_resume_continues_what_ctrl_c_saved(tmp_path: Path, undrift: Undrift) ->
         out, err = running.communicate(timeout=LIMIT)
     assert running.returncode == 130
     assert not out
-    match = re.fullmatch(r"undrift: interrupted after round (\d+); go on with: undrift resume x\n", err)
+    match = re.fullmatch(r"undrift: interrupted after round (\d+); resume with: undrift resume x\n", err)
     assert match, err
     done = int(match[1])
     assert json.loads(undrift("resume", "x", "--rounds", str(done + 2), "--json").stdout)["rounds"] == done + 2
 
 
-def test_interrupted_comparisons_say_how_to_go_on(undrift: Undrift, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_comparisons_say_how_to_resume(undrift: Undrift, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*args: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(ud, "compare", interrupted)
     result = undrift("compare", "-a", "fedavg", "--out", "x")
     assert (result.exit_code, result.stdout) == (130, "")
-    assert result.stderr == "undrift: interrupted; go on with the same command and --out x\n"
+    assert result.stderr == "undrift: interrupted; resume with the same command and --out x\n"
 
 
 # report
@@ -400,11 +401,11 @@ def test_list_algorithms(undrift: Undrift) -> None:
         "down": 2.0,
         "up": 2.0,
         "stateless": False,
-        "title": "Every client's steps are corrected by the difference between its slope and everybody's.",
+        "title": page("scaffold").title,
     }
     assert rows["scaffold"] == rows["scaffold"] | expected
     shown = undrift("list", "algorithms").stdout
-    assert re.search(r"^scaffold +2020 +1 +1 +2 +2 .* Every client's steps .*everybody's\. *$", shown, re.MULTILINE)
+    assert re.search(r"^scaffold +2020 +1 +1 +2 +2 .* Every local step .*\. *$", shown, re.MULTILINE)
     assert re.search(r"^fedvarp +2022 +– +1 \+ N +1 +1 ", shown, re.MULTILINE)
 
 
@@ -490,12 +491,12 @@ def test_one_bar_for_all_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
 
     def run(label: str, rounds: int) -> None:
-        with progress.meter(label, 4) as tick:
+        with progress.progress_bar(label, 4) as tick:
             for done in range(1, rounds + 1):
                 tick(done, {"accuracy": 0.5, "train_loss": 1.0})
             wait_until(lambda: bool(re.search(f"{label}.*accuracy 50.0%", terminal.plain)))  # a thread redraws the bars
 
-    with progress.together("2 runs", 8):
+    with progress.overall_bar("2 runs", 8):
         run("First", rounds=4)
         run("Second", rounds=1)  # ends early
     last = terminal.plain.rstrip().splitlines()[-1]

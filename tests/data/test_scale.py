@@ -14,6 +14,7 @@ import undrift as ud
 from undrift.core import random
 from undrift.data.batches import Schedule, Table, exact, plan
 from undrift.data.partition import by_owner, owners
+from undrift.simulation.loop import rounds
 
 MANY = 1_000_000
 
@@ -55,9 +56,10 @@ def test_a_round_takes_memory_for_its_cohort_only(tiny: ud.FederatedData) -> Non
     assert run.rounds == 1
     tracemalloc.start()
     try:
+        further = rounds([run], (), "raise")
         with Largest(tiny) as largest:
-            run.advance()
-        run.advance()
+            next(further)
+        next(further)
         most = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -87,7 +87,7 @@ class Learner:
             mean, std = (torch.tensor(v, dtype=self.dtype, device=device).view(-1, 1, 1) for v in normalise)
             self.normalise = mean, std
         self.draws_numbers, self.refusal, self._channels_last = False, "", False  # set by `listen`
-        self._turns = False  # inputs are given to the module with their channels last
+        self._channels_last_inputs = False  # inputs are given to the module with their channels last
         self.normalises = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
         self._own(self.module)
         for name, part in self.module.named_modules():
@@ -98,8 +98,8 @@ class Learner:
                 )
 
     def listen(self, x: Tensor) -> None:
-        """Find out once whether a forward pass in training mode draws random numbers, and some that it may not; and
-        which layout of images the module allows."""
+        """Detect, by one forward pass in training mode, which random functions the module calls, whether they can be
+        made reproducible, and whether it accepts images channels last."""
         self._training(True)
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             with Listener() as listener:
@@ -108,7 +108,7 @@ class Learner:
         self.draws_numbers, self.refusal = listener.heard, listener.refusal
 
     def _allows_channels_last(self, x: Tensor) -> bool:
-        """Whether images may come with the channels of a pixel side by side, which convolutions on a CPU prefer.
+        """Whether the module accepts images channels last, which convolutions on a CPU prefer.
 
         A model that takes a `view` of what it gets may not allow it.
         """
@@ -117,11 +117,11 @@ class Learner:
             return False
         plain = self.outputs(self.parameters, self.buffers, x)
         try:
-            turned = self.outputs(self.parameters, self.buffers, x.contiguous(memory_format=torch.channels_last))
+            channels_last = self.outputs(self.parameters, self.buffers, x.contiguous(memory_format=torch.channels_last))
         except RuntimeError:
             return False
         near = torch.finfo(self.dtype).eps ** 0.5
-        return torch.allclose(turned, plain, rtol=near, atol=near)
+        return torch.allclose(channels_last, plain, rtol=near, atol=near)
 
     def prepare(self, x: Tensor) -> Tensor:
         """Inputs in the model's precision; bytes become numbers between 0 and 1, whole numbers stay (tokens)."""
@@ -193,7 +193,7 @@ class Learner:
         x = self.prepare(x)
         if self.normalise is not None:  # here and not before, as augmentation pads raw images
             x = (x - self.normalise[0]) / self.normalise[1]
-        if self._turns:
+        if self._channels_last_inputs:
             x = x.contiguous(memory_format=torch.channels_last)
         if not self.half:
             output: Tensor = self.module(x)
@@ -236,7 +236,7 @@ class Learner:
             other = self._copied()
             if self.device.type == "cpu":
                 stacked = self.dtype is torch.float32 and not self.half and onednn.connect(other.module)
-                other._turns = self._channels_last and not stacked
+                other._channels_last_inputs = self._channels_last and not stacked
             self._replicas.append(other)
         return self._replicas[number]
 

@@ -15,12 +15,12 @@ from undrift.core.random import Key, Stream
 from undrift.core.tree import Tree
 
 Augment = Callable[[Tensor, Key, int], Tensor]
-# f(params) -> (value, aux); returns (gradient, value, aux). The engine brings it: autograd, or `torch.func` under vmap.
+# f(params) -> (value, aux); returns (gradient, value, aux). From the engine: autograd, or `torch.func` under vmap.
 Differentiate = Callable[[Callable[[Tree], tuple[Tensor, Any]], Tree], tuple[Tree, Tensor, Any]]
-Fetch = Callable[[Tensor, Tensor], Tensor]  # (table, rows [B]) -> table[rows]; likewise
+Fetch = Callable[[Tensor, Tensor], Tensor]  # (table, rows [B]) -> table[rows]; supplied by the engine as well
 
 
-# Draws of full passes and of further batches are numbered from here, so that they do not disturb those of the steps.
+# Random numbers of full passes and of further batches are counted from here, so that they differ from those of steps.
 _PASS = 1 << 22
 _FURTHER = 1 << 23
 
@@ -32,7 +32,7 @@ class Slope(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """Rows of the data that make a batch, as an engine wants them."""
+    """The rows of the data that form a batch."""
 
     rows: Tensor  # [B]
     weight: Tensor | None  # [B], 0 where a row only pads; None: no padding
@@ -44,7 +44,7 @@ class Task:
     x: Tensor  # the whole federation's samples; a client reads its own rows
     y: Tensor
     batches: Sequence[Samples]  # one per step
-    active: Sequence[Tensor | None]  # whether this client takes step j; None: surely
+    active: Sequence[Tensor | None]  # whether this client takes step j; None: every client does
     everything: Sequence[Samples]  # all of the client's samples, in blocks
     key: Key
     steps: Tensor  # K_i

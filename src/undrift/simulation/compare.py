@@ -25,7 +25,7 @@ from undrift.simulation.callbacks import Callback, CallbackLike, as_callbacks
 from undrift.simulation.loop import train
 from undrift.simulation.options import Options
 from undrift.simulation.prepare import find_algorithm, prepare, with_engine
-from undrift.simulation.progress import together
+from undrift.simulation.progress import overall_bar
 from undrift.simulation.round import can_train_together, capacity
 from undrift.simulation.run import Run
 from undrift.simulation.setup import Experiment, Setup
@@ -123,7 +123,7 @@ def compare(
             planned[label].append(_Planned(name, experiment, home))
     count = len(each) * len(labelled)
     records: list[Record] = []
-    with together(f"{count} runs", count * each[0].rounds):
+    with overall_bar(f"{count} runs", count * each[0].rounds):
         for runs in planned.values():
             records += _trained(runs, watching)
     order = list(dict.fromkeys(plan.label for runs in planned.values() for plan in runs))

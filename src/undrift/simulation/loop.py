@@ -13,7 +13,7 @@ from typing import Any
 from undrift.engines import allocation
 from undrift.engines.determinism import arithmetic
 from undrift.simulation.callbacks import Callback, EarlyStopping
-from undrift.simulation.progress import meter
+from undrift.simulation.progress import progress_bar
 from undrift.simulation.round import RoundRunner
 from undrift.simulation.run import DivergenceError, Run
 
@@ -37,7 +37,7 @@ def train(runs: Sequence[Run], callbacks: Sequence[Callback], on_divergence: str
         arithmetic(first.precision),
         allocation.kept(),
         _ctrl_c() as interrupted,
-        meter(label, first.options.rounds, len(runs)) as tick,
+        progress_bar(label, first.options.rounds, len(runs)) as tick,
         _watched(runs, callbacks),
     ):
         tick(min(run.rounds for run in runs), None)

@@ -24,45 +24,45 @@ from rich.table import Column
 Tick = Callable[[int, dict[str, Any] | None], None]
 
 
-class _Whole(NamedTuple):
-    """The bar of several runs together, and the display it is in."""
+class _Overall(NamedTuple):
+    """The bar of all runs of a comparison, and the display it is in."""
 
     progress: Progress
     bar: TaskID
 
 
-_whole: ContextVar[_Whole | None] = ContextVar("_whole", default=None)
+_overall: ContextVar[_Overall | None] = ContextVar("_overall", default=None)
 
 
 @contextmanager
-def together(label: str, rounds: int) -> Iterator[None]:
-    """One bar for several runs, with the rounds of all of them; the run that goes on has its own below it."""
+def overall_bar(label: str, rounds: int) -> Iterator[None]:
+    """One bar for the rounds of several runs; the run that is training has its own below it."""
     if not sys.stderr.isatty():
         yield
         return
     with _display() as progress:
-        token = _whole.set(_Whole(progress, progress.add_task(label, total=rounds, figures="")))
+        token = _overall.set(_Overall(progress, progress.add_task(label, total=rounds, figures="")))
         try:
             yield
         finally:
-            _whole.reset(token)
+            _overall.reset(token)
 
 
 @contextmanager
-def meter(label: str, rounds: int, runs: int = 1) -> Iterator[Tick]:
-    """Yields ``tick(rounds done, row of the last round)``, for so many runs that go on side by side."""
-    whole = _whole.get()
-    if whole is None and not sys.stderr.isatty():
+def progress_bar(label: str, rounds: int, runs: int = 1) -> Iterator[Tick]:
+    """Yields ``tick(rounds done, row of the last round)``, for `runs` runs that train together."""
+    overall = _overall.get()
+    if overall is None and not sys.stderr.isatty():
         yield lambda done, row: None
         return
-    with _display() if whole is None else nullcontext(whole.progress) as progress:
+    with _display() if overall is None else nullcontext(overall.progress) as progress:
         bar, before = progress.add_task(label, total=rounds, figures=""), 0
 
         def tick(done: int, row: dict[str, Any] | None) -> None:
             nonlocal before
             progress.update(bar, completed=done)
-            if whole is not None:
-                progress.advance(whole.bar, (done - before) * runs)
+            if overall is not None:
+                progress.advance(overall.bar, (done - before) * runs)
             before = done
             if row is not None and not math.isnan(row["accuracy"]):
                 progress.update(bar, figures=f"accuracy {row['accuracy']:.1%}")
@@ -70,8 +70,8 @@ def meter(label: str, rounds: int, runs: int = 1) -> Iterator[Tick]:
                 progress.update(bar, figures=f"training loss {row['train_loss']:.4g}")
 
         yield tick
-        if whole is not None:  # a run may end early; the whole goes on without it
-            progress.advance(whole.bar, (rounds - before) * runs)
+        if overall is not None:  # a run may end early; its remaining rounds count as done
+            progress.advance(overall.bar, (rounds - before) * runs)
             progress.remove_task(bar)
 
 
@@ -81,10 +81,11 @@ def _display() -> Progress:
         BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=8)),
         MofNCompleteColumn(),
         TextColumn("{task.fields[figures]}"),
+        TextColumn("elapsed"),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
         console=Console(stderr=True),
         expand=True,
-        redirect_stdout=sys.stdout.isatty(),  # what goes to a file must not come out on the terminal
+        redirect_stdout=sys.stdout.isatty(),  # what is redirected to a file must not appear on the terminal
     )

@@ -3,8 +3,8 @@
     config.json              what was run, and fingerprints of what was given as an object
     environment.json         where it was run
     rounds.jsonl             one line per round
-    checkpoints/000120/      manifest.json and state.safetensors after round 120; the last two are kept. Of large
-                             states the file holds the first clients', state-1.safetensors the next ones', and so on
+    checkpoints/000120/      manifest.json and state.safetensors after round 120; the last two are kept. Large states
+                             continue in state-1.safetensors, state-2.safetensors, ...
 
 Every file is written beside its place and renamed, so that a run killed at any moment can be resumed.
 """
@@ -28,6 +28,7 @@ from torch import Tensor
 
 from undrift.core import tree
 from undrift.core.tree import Tree
+from undrift.core.version import __version__
 from undrift.protocol import State
 
 _KEPT = 2
@@ -54,7 +55,7 @@ class RunDirectory:
         if not (self.path / "config.json").is_file():
             raise ValueError(f"{str(path)!r} is not a run directory: it has no config.json")
         if not {"label", "algorithm", "options"} <= self.config.keys():
-            raise ValueError(f"{str(path)!r} is not a run directory: its config.json is something else's")
+            raise ValueError(f"{str(path)!r} is not a run directory: its config.json is another program's")
         return self
 
     @property
@@ -88,7 +89,7 @@ class RunDirectory:
         return rows
 
     def rewind(self, round: int) -> list[dict[str, Any]]:
-        """Forget the rows after a round, which will be played again."""
+        """Drop the rows after a round, which will be computed again."""
         rows = [row for row in self.rows() if row["round"] <= round]
         _replace(self._log, "".join(json.dumps(_plain(row)) + "\n" for row in rows).encode())
         return rows
@@ -114,7 +115,7 @@ class RunDirectory:
                 _sync(file)
                 digests[file.name] = _sha256(file)
             write_json(draft / "manifest.json", {"format": _FORMAT, "round": round, "sha256": digests})
-            _sync(self._log)  # a checkpoint without the rows before it would be of no use
+            _sync(self._log)  # a checkpoint is useless without the rows before it
             os.replace(draft, final)
             _sync(home)
         except (OSError, SafetensorError) as error:
@@ -133,7 +134,7 @@ class RunDirectory:
         return sorted(p for p in home.iterdir() if p.name.isdigit()) if home.exists() else []
 
     def load(self) -> tuple[int, Iterator[State]] | None:
-        """The round of the newest checkpoint that is whole and the parts that were saved, one at a time; or None."""
+        """The round of the newest complete checkpoint and its parts, one at a time; None if there is none."""
         for path in reversed(self.checkpoints()):
             manifest = _manifest(path)
             if manifest is None:
@@ -145,25 +146,23 @@ class RunDirectory:
 
 
 def _unfinished(path: Path) -> bool:
-    """Whether a directory holds nothing but what a run killed before it began has left."""
+    """Whether a directory holds only what is left of a run that was killed before its first round."""
     left = {"checkpoints", "environment.json", ".environment.json.new", ".config.json.new"}
     return all(entry.name in left for entry in path.iterdir())
 
 
 def _manifest(checkpoint: Path) -> dict[str, Any] | None:
-    """The manifest of a checkpoint, or None if the checkpoint is not whole."""
+    """The manifest of a checkpoint, or None if the checkpoint is damaged or incomplete."""
     try:
         manifest = read_json(checkpoint / "manifest.json")
         files = manifest["sha256"].items() if manifest["format"] == _FORMAT else ()
-        whole = all(digest == _sha256(checkpoint / name) for name, digest in files)
+        complete = all(digest == _sha256(checkpoint / name) for name, digest in files)
     except (OSError, ValueError, KeyError):
         return None
-    return manifest if whole else None
+    return manifest if complete else None
 
 
 def describe_environment(device: torch.device, engine: str, reason: str) -> dict[str, Any]:
-    from undrift import __version__
-
     return {
         "undrift": __version__,
         "torch": torch.__version__,
@@ -208,7 +207,7 @@ def _sha256(path: Path) -> str:
 
 
 def _separate(flat: Tree) -> Tree:
-    """On the CPU, each in memory of its own, as safetensors demands."""
+    """On the CPU, without shared memory, as safetensors demands."""
     seen: set[int] = set()
     out: Tree = {}
     for name, value in flat.items():
