@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "undrift-friend"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "undrift-friend"
 
 PROGRAM = """
 import torch, undrift as ud
