@@ -31,7 +31,7 @@ def path_of(
             def direction(y: np.ndarray, i: int = i, bias: np.ndarray = own[i].copy()) -> np.ndarray:  # noqa: B008
                 return P3.a[i] * (y - P3.b[i]) + weight_decay * y - bias
 
-            y = walk(x, direction, COUNTS[i], P3.lr * lr_decay ** (t - 1), momentum)
+            y = walk(x, direction, COUNTS[i], lr=P3.lr * lr_decay ** (t - 1), momentum=momentum)
             fresh = (mu / COUNTS[i] if per_step else mu) * (x - y)
             own[i] = fresh if last[i] == 0 else own[i] / (t - last[i]) + fresh
             last[i] = t

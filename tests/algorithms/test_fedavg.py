@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -45,6 +47,6 @@ def test_weights_are_those_of_the_cohort(weighting: str, momentum: float) -> Non
     x = np.array(SIZED.start)
     for cohort, reached in zip(cohorts, path, strict=True):
         weights = counts[cohort] / counts[cohort].sum() if weighting == "samples" else np.full(2, 0.5)
-        ends = [walk(x, lambda y, i=i: slope(SIZED, i, y), counts[i], SIZED.lr, momentum) for i in cohort]
+        ends = [walk(x, partial(slope, SIZED, i), counts[i], lr=SIZED.lr, momentum=momentum) for i in cohort]
         x = weights @ np.array(ends)
         np.testing.assert_allclose(reached, x, rtol=1e-13)

@@ -27,7 +27,7 @@ def path_of(
             def direction(y: np.ndarray, i: int = i, common: np.ndarray = momentum) -> np.ndarray:
                 return alpha * P3.a[i] * (y - P3.b[i]) + (1 - alpha) * common + lam * y
 
-            y = walk(x, direction, COUNTS[i], lr, rho)
+            y = walk(x, direction, COUNTS[i], lr=lr, momentum=rho)
             moved, slopes = moved + share * (y - x), slopes + share * (x - y) / (lr * length(COUNTS[i], rho))
         x, momentum = x + rate * moved, slopes
         expected.append(x)
@@ -53,7 +53,7 @@ def test_first_round_is_fedavg_at_a_lower_rate() -> None:
 
 def test_limit() -> None:
     alpha, k = 0.1, np.full((2, 1), 2)
-    terrain = Terrain(P2.a, P2.b, np.full((2, 1), 0.5), k, P2.lr, np.array(P2.start))
+    terrain = Terrain(a=P2.a, b=P2.b, p=np.full((2, 1), 0.5), k=k, lr=P2.lr, start=np.array(P2.start))
     np.testing.assert_allclose(fedcm_point(alpha)(terrain), [2.9924050633], rtol=1e-9)
     still = replace(P2, start=(2.9924050633,))
     np.testing.assert_allclose(still.run(FedCM(alpha), 5)[0], 2.9924050633, rtol=1e-9)

@@ -15,8 +15,8 @@ from undrift.algorithms import FedDC, FedDyn, FedProx
 from undrift.algorithms.feddyn import DynamicRegularizer
 from undrift.algorithms.scaffold import ControlVariates
 from undrift.core.tree import Tree
-from undrift.methods.algorithm import Setting
 from undrift.methods.correction import At, Correction
+from undrift.methods.setting import Setting
 from undrift.protocol import Message, State
 
 COUNTS, COHORTS = np.array([1, 4, 2]), [[0, 1], [1, 2], [0, 2], [0, 1, 2], [1]]
@@ -36,10 +36,10 @@ def path_of(
 
             def direction(
                 y: np.ndarray, i: int = i, x: np.ndarray = x, h: np.ndarray = h[i], c: np.ndarray = c - own[i]
-            ):
+            ) -> np.ndarray:
                 return P3.a[i] * (y - P3.b[i]) + weight_decay * y + stiff[i] * (y - x + h) + c
 
-            y = walk(x, direction, COUNTS[i], lr, momentum)
+            y = walk(x, direction, COUNTS[i], lr=lr, momentum=momentum)
             drifts[i] = h[i] + y - x
             controls[i] = own[i] - c + (x - y) / (length(COUNTS[i], momentum) * lr)
             mean = mean + weight * y

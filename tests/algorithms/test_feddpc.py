@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -33,12 +34,16 @@ def train(algorithm: ud.Algorithm, **options: Any) -> list[torch.Tensor]:
 def test_by_hand(lam: float, scaling: bool, projection: bool) -> None:
     """The equations in the plane, with a server rate of 0.3 and two of three clients."""
     cohorts = [[0, 1], [1, 2], [0, 2], [0, 1]]
+
+    def gradient(i: int, y: np.ndarray) -> np.ndarray:
+        return PLANE.a[i] * (y - PLANE.b[i])
+
     path, _ = PLANE.run(FedDPC(lam, projection, scaling), 4, cohort=cohorts, server_lr=0.3)
     x, last = np.array(PLANE.start), np.zeros(2)
     for cohort, reached in zip(cohorts, path, strict=True):
         residuals = []
         for i in cohort:
-            y = walk(x, lambda y, i=i: PLANE.a[i] * (y - PLANE.b[i]), PLANE.steps, PLANE.lr)
+            y = walk(x, partial(gradient, i), PLANE.steps, lr=PLANE.lr)
             delta = (x - y) / PLANE.lr
             r = delta - (delta @ last / (last @ last)) * last if projection and last.any() else delta
             residuals.append((lam + np.linalg.norm(delta) / np.linalg.norm(r)) * r if scaling else r)

@@ -10,11 +10,12 @@ from torch.testing import assert_close
 import undrift as ud
 from laws import TRAINING, classified, mlp
 from quadratics import BY_ONES, P2, P3, SIZED, Quadratics, remembered, walk
+from undrift import Algorithm
 from undrift.algorithms import FedDyn, FedProx
 from undrift.algorithms.feddyn import DynamicRegularizer
 from undrift.core.tree import Tree
-from undrift.methods.algorithm import Algorithm, Setting
 from undrift.methods.correction import At, Correction, Heard
+from undrift.methods.setting import Setting
 from undrift.protocol import Message, State
 
 COUNTS, COHORTS = np.array([1, 4, 2]), [[0, 1], [1, 2], [0, 2], [0, 1, 2], [1]]
@@ -34,7 +35,7 @@ def path_of(
             def direction(y: np.ndarray, i: int = i, x: np.ndarray = x, held: np.ndarray = drift[i]) -> np.ndarray:
                 return P3.a[i] * (y - P3.b[i]) + weight_decay * y + stiff[i] * (held + y - x)
 
-            y = walk(x, direction, COUNTS[i], P3.lr * lr_decay**number, momentum)
+            y = walk(x, direction, COUNTS[i], lr=P3.lr * lr_decay**number, momentum=momentum)
             drift = drift + np.eye(3)[:, [i]] * (y - x)
             mean = mean + weight * y
         x = mean + drift.mean(0)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ def path_of(
                 start = x - beta * (common - gradient(x, i))
             else:
                 start = x - beta * (mean - own[i]) if i in own else x
-            y = walk(start, lambda y, i=i: gradient(y, i), COUNTS[i], lr, momentum)
+            y = walk(start, partial(gradient, i=i), COUNTS[i], lr=lr, momentum=momentum)
             own[i] = (start - y) / (length(COUNTS[i], momentum) * lr)
             directions = directions + share * own[i]
             moved = moved + share * (y - (x if form == "fresh" else start))

@@ -31,7 +31,7 @@ def path_of(lam: float, rho: float, mix: float, weight_decay: float) -> list[tup
                 second = gradient(i, y + rho * first / (np.linalg.norm(first) + 1e-7))
                 return (1 - mix) * first + mix * second + weight_decay * y - slope + (y - x) / lam
 
-            ends.append(walk(x, direction, PLANE.steps, PLANE.lr))
+            ends.append(walk(x, direction, PLANE.steps, lr=PLANE.lr))
             slopes[i] = own[i] - (ends[-1] - x) / lam
         x, own = np.mean(ends, 0) - lam * slopes.mean(0), slopes
         states.append((x, own))

@@ -14,7 +14,7 @@ LOCAL: list[dict[str, float]] = [{}, {"rho": 0.5}, {"decay": 0.8}, {"rate": 0.5}
 
 def slope(x: np.ndarray, i: int, lr: float, rho: float) -> np.ndarray:
     """(x − y_i)/(η A_i) after the K_i steps of client i."""
-    y = walk(x, lambda y: P3.a[i] * (y - P3.b[i]), COUNTS[i], lr, rho)
+    y = walk(x, lambda y: P3.a[i] * (y - P3.b[i]), COUNTS[i], lr=lr, momentum=rho)
     return (x - y) / (lr * length(COUNTS[i], rho))
 
 

@@ -32,7 +32,7 @@ _PLAIN: dict[str, ud.Run] = {}  # runs that several laws look at
 def train(law: Law, algorithm: ud.Algorithm | None = None, **options: Any) -> ud.Run:
     """A few rounds on the classification problem."""
     chosen = algorithm or law.algorithm
-    settings = TRAINING | law.options | options
+    settings = {**TRAINING, **law.options, **options}
     key = repr((chosen, law.model, settings))
     if key not in _PLAIN or {"out", "callbacks"} & settings.keys():
         _PLAIN[key] = ud.simulate(chosen, law.model(), classified(), **settings)
@@ -109,7 +109,11 @@ def test_partial(law: Law, case: str) -> None:
     np.testing.assert_allclose(reached, law.partial(terrain(case, law.lr)), rtol=0, atol=1e-8)
 
 
-LOCAL = {"sgd": {}, "momentum": {"momentum": 0.9, "lr": 0.02}, "adam": {"optimizer": "adam", "lr": 0.02}}
+LOCAL: dict[str, dict[str, Any]] = {
+    "sgd": {},
+    "momentum": {"momentum": 0.9, "lr": 0.02},
+    "adam": {"optimizer": "adam", "lr": 0.02},
+}
 
 
 @every_law
@@ -125,10 +129,11 @@ def test_engines(law: Law, local: str) -> None:
 def test_traffic(law: Law) -> None:
     unless_excused(law, "traffic")
     model = sum(p.nbytes for p in law.model().parameters() if p.requires_grad)
-    for row in train(law).history.iloc[law.warm_up :].itertuples():
-        for sent, sizes in ((row.bytes_down, law.down), (row.bytes_up, law.up)):
-            surplus = sent / row.participants - sizes * model
-            assert -1e-6 < surplus <= SCALARS, f"{sent / row.participants / model} model sizes instead of {sizes}"
+    history = train(law).history.iloc[law.warm_up :]
+    for column, sizes in (("bytes_down", law.down), ("bytes_up", law.up)):
+        sent = (history[column] / history["participants"]).to_numpy(dtype=float)
+        surplus = sent - sizes * model
+        assert ((surplus > -1e-6) & (surplus <= SCALARS)).all(), f"{sent / model} model sizes instead of {sizes}"
 
 
 @every_law
@@ -171,12 +176,12 @@ def test_golden(law: Law, golden: Golden) -> None:
         assert law.limit is not None
         clients = len(problem.a)
         seen = Terrain(
-            problem.a,
-            problem.b,
-            np.full((clients, 1), 1 / clients),
-            np.full((clients, 1), problem.steps),
-            problem.lr,
-            np.array(problem.start),
+            a=problem.a,
+            b=problem.b,
+            p=np.full((clients, 1), 1 / clients),
+            k=np.full((clients, 1), problem.steps),
+            lr=problem.lr,
+            start=np.array(problem.start),
         )
         np.testing.assert_allclose(law.limit(seen), [golden.limit], rtol=1e-9)
 

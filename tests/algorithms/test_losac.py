@@ -23,6 +23,7 @@ def path_of(
     partitions: int,
     steps: np.ndarray,
     shares: np.ndarray,
+    *,
     a: list[np.ndarray],
     b: list[np.ndarray],
     momentum: float = 0.0,
@@ -61,7 +62,7 @@ def path_of(
 def test_one_partition_by_hand(weighting: str, local: dict[str, float]) -> None:
     """Partial participation, unequal steps, both objectives; Φ is the mean of everybody's tables in every round."""
     shares = np.full(3, 1 / 3) if weighting == "uniform" else COUNTS / COUNTS.sum()
-    expected = path_of(1, COUNTS, shares, list(P3.a), list(P3.b), **local)
+    expected = path_of(1, COUNTS, shares, a=list(P3.a), b=list(P3.b), **local)
 
     def compare(row: dict[str, Any], run: ud.Run) -> None:
         x, estimate, tables = expected[row["round"] - 1]
@@ -90,7 +91,7 @@ def run(partitions: int, rounds: int, **options: Any) -> ud.Run:
 def test_partitions_by_hand(engine: str, partitions: int, weighting: str) -> None:
     """Partitions of unequal size count by their samples; a client has no more of them than samples."""
     shares = np.full(3, 1 / 3) if weighting == "uniform" else SIZES / SIZES.sum()
-    expected = path_of(partitions, np.array([3, 3, 3]), shares, A, B, weight_decay=0.1)
+    expected = path_of(partitions, np.array([3, 3, 3]), shares, a=A, b=B, weight_decay=0.1)
 
     def compare(row: dict[str, Any], run: ud.Run) -> None:
         x, estimate, tables = expected[row["round"] - 1]
@@ -132,5 +133,4 @@ def test_refusals() -> None:
         LoSAC(0)
     with pytest.raises(TypeError, match="partitions must be a whole number"):
         LoSAC(2.5)  # type: ignore[arg-type]
-    assert "reconstructed" in (LoSAC.__doc__ or "").splitlines()[0]
     P2.run(LoSAC(), 1, server_lr=0.5)

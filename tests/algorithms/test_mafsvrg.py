@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from laws import classified, normed, seeded
 from quadratics import Point, Quadratics, half_square
 from undrift.algorithms import FSVRG, GAFSVRG, MAFSVRG
 from undrift.core import tree
-from undrift.simulation.prepare import Options, prepare
-from undrift.simulation.round import describe_cohort
+from undrift.methods.setting import Setting
+from undrift.methods.several_models import SeveralModels
+from undrift.protocol import State
 
 # Three kinds of clients around three distant centres, in three dimensions.
 _spread = np.random.default_rng(4)
@@ -223,32 +225,28 @@ def test_ga_with_one_model_descends_along_the_gradients_of_the_trained() -> None
     assert losses == sorted(losses, reverse=True)
 
 
+@dataclass(frozen=True)
+class AtOneAndNine(SeveralModels):
+    """Starts with two models, at 1 and at 9."""
+
+    def server(self, model: tree.Tree, buffers: tree.Tree) -> State:
+        return super().server(model, buffers) | {"models": {"point": torch.tensor([[1.0], [9.0]]).double()}}
+
+
+@dataclass(frozen=True)
+class TwoStarts(MAFSVRG):
+    def method(self, setting: Setting) -> SeveralModels:
+        return AtOneAndNine(**vars(super().method(setting)) | {"threshold": 0})
+
+
 @pytest.mark.parametrize("decay", [0.0, 0.5])
 def test_preference_is_by_the_objective(decay: float) -> None:
     """Between 1 and 9, a client with its centre at 6 prefers 9 by ½(w − 6)², but 1 with ½ · 0.5 · w² added."""
     problem = Quadratics(((1.0,), (1.0,)), ((6.0,), (0.0,)), (1.0,), lr=0.1)
-    experiment = prepare(
-        MAFSVRG(models=2, threshold=1),
-        Point(problem.start),
-        problem.data(),
-        None,
-        half_square,
-        None,
-        Options(rounds=2, weight_decay=decay),
-    )
-    method, ids = experiment.method, np.arange(2)
-    parameters = experiment.learner.parameters
-    server = method.server(parameters, {}) | {
-        "models": {"point": torch.tensor([[1.0], [9.0]], dtype=torch.float64)},
-        "ledger": tree.repeat(method.ledger(parameters), 2),
-    }
-    cohort, look = describe_cohort(experiment, ids, 2), method.phases[0]
-    work = experiment.work(ids, 2, cohort.shares)
-    clients = tree.repeat(method.client(parameters, {}), 2)
-    replies = experiment.engine.run(look, look.ask(server, cohort), clients, work).replies
-    assert replies["preference"].tolist() == [0 if decay else 1, 0]
+    _, run = problem.run(TwoStarts(models=2), 1, weight_decay=decay)
+    assert run._ledger.gather(np.arange(2))["choice"].tolist() == [0 if decay else 1, 0]
     slopes = np.array([[[-5.0], [3.0]], [[1.0], [9.0]]]) + decay * np.array([[1.0], [9.0]])
-    np.testing.assert_allclose(replies["gradient"]["point"], slopes)
+    np.testing.assert_allclose(run._server["VarianceReduction"]["gradient"]["point"], slopes.mean(0))
 
 
 @pytest.mark.parametrize("kind", [MAFSVRG, GAFSVRG])
@@ -326,12 +324,12 @@ def test_evaluation() -> None:
     scores = [x @ m["weight"].T + m["bias"] for m in run.models]
     table = run.evaluate()
     np.testing.assert_allclose(table.accuracy, [float((s.argmax(1) == y).double().mean()) for s in scores])
-    for row, s in zip(table.itertuples(), scores, strict=True):
+    for row, s in zip(table[["precision", "recall", "f1"]].to_numpy(dtype=float), scores, strict=True):
         hits = np.array([[int(((s.argmax(1) == k) & (y == c)).sum()) for k in range(4)] for c in range(4)])
         recall = np.diag(hits) / hits.sum(1)
         precision = np.diag(hits) / np.maximum(hits.sum(0), 1)
         f1 = 2 * np.diag(hits) / (hits.sum(0) + hits.sum(1))
-        np.testing.assert_allclose([row.precision, row.recall, row.f1], [precision.mean(), recall.mean(), f1.mean()])
+        np.testing.assert_allclose(row, [precision.mean(), recall.mean(), f1.mean()])
     assert run.history.accuracy.iloc[-1] == table.accuracy[0]
 
     preferred, told_apart = set(), False

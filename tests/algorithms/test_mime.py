@@ -78,7 +78,7 @@ def test_every_round_is_the_papers(
         **options,
     )
     steps = list(PROBLEM.samples) if unequal else [3, 3, 3]
-    np.testing.assert_allclose(path, reference(beta, lite, weighting, steps, 0.5), rtol=1e-12)
+    np.testing.assert_allclose(path, reference(beta, lite, weighting, steps, server_lr=0.5), rtol=1e-12)
 
 
 def noise(x: Tensor, key: Key, step: int) -> Tensor:

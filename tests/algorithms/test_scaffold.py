@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,11 +12,12 @@ from torch.testing import assert_close
 import undrift as ud
 from laws import TRAINING, classified, mlp
 from quadratics import BY_ONES, P2, P3, SIZED, Quadratics, length, remembered, walk
+from undrift import Algorithm
 from undrift.algorithms import SCAFFOLD, FedAvg
 from undrift.algorithms.scaffold import ControlVariates
 from undrift.core.tree import Tree
-from undrift.methods.algorithm import Algorithm, Setting
 from undrift.methods.correction import At, Correction
+from undrift.methods.setting import Setting
 from undrift.protocol import Message, State
 
 COUNTS, COHORTS = np.array([1, 4, 2]), [[0, 1], [1, 2], [0, 2], [0, 1, 2], [1]]
@@ -36,12 +38,15 @@ def path_of(
     def gradient(i: int, y: np.ndarray) -> np.ndarray:
         return P3.a[i] * (y - P3.b[i]) + weight_decay * y
 
+    def corrected(i: int, correction: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return gradient(i, y) + correction
+
     for number, cohort in enumerate(COHORTS):
         lr = P3.lr * lr_decay**number
         weights = shares[cohort] / shares[cohort].sum()
         moved, changed, controls = np.zeros(1), np.zeros(1), own.copy()
         for weight, i in zip(weights, cohort, strict=True):
-            y = walk(x, lambda y, i=i, shift=c - own[i]: gradient(i, y) + shift, COUNTS[i], lr, momentum)
+            y = walk(x, partial(corrected, i, c - own[i]), COUNTS[i], lr=lr, momentum=momentum)
             displaced = own[i] - c + (x - y) / (length(COUNTS[i], momentum) * lr)
             controls[i] = gradient(i, x) if option == "I" else displaced
             moved = moved + weight * (y - x)
@@ -150,7 +155,7 @@ def test_the_new_control_is_the_mean_of_the_raw_gradients() -> None:
             raw.append(P3.a[i] * (y - P3.b[i]))
             return raw[-1] - clients["control"][i] + server["control"]
 
-        walk(points[-1], direction, 4, P3.lr)
+        walk(points[-1], direction, 4, lr=P3.lr)
         np.testing.assert_allclose(remembered(after, "ControlVariates")[1]["control"][i], np.mean(raw, 0), rtol=1e-12)
 
 

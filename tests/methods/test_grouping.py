@@ -89,7 +89,7 @@ def test_plus_plus_draws_by_squared_distance() -> None:
     points = torch.tensor([[0.0], [1.0], [3.0]], dtype=torch.float64)
     counts = np.zeros((4, 4))
     for seed in range(800):
-        first, second = plus_plus(points, 2, seed, 1, torch.arange(3))[:, 0].long().tolist()
+        first, second = plus_plus(points, 2, seed=seed, round=1, clients=torch.arange(3))[:, 0].long().tolist()
         counts[first, second] += 1
     expected = np.zeros((4, 4))
     expected[0, [1, 3]], expected[1, [0, 3]], expected[3, [0, 1]] = (0.1, 0.9), (0.2, 0.8), (9 / 13, 4 / 13)
@@ -100,15 +100,18 @@ def test_plus_plus_draws_by_squared_distance() -> None:
 def test_plus_plus_belongs_to_seed_round_and_clients() -> None:
     points, clients = around(SPOTS, 4), torch.arange(12) * 7
     order = torch.from_numpy(np.random.default_rng(3).permutation(12))
-    drawn = plus_plus(points, 3, 5, 2, clients)
-    assert torch.equal(drawn, plus_plus(points[order], 3, 5, 2, clients[order]))
-    others = [plus_plus(points, 3, 6, 2, clients), plus_plus(points, 3, 5, 3, clients)]
+    drawn = plus_plus(points, 3, seed=5, round=2, clients=clients)
+    assert torch.equal(drawn, plus_plus(points[order], 3, seed=5, round=2, clients=clients[order]))
+    others = [
+        plus_plus(points, 3, seed=6, round=2, clients=clients),
+        plus_plus(points, 3, seed=5, round=3, clients=clients),
+    ]
     assert not any(torch.equal(drawn, other) for other in others)
 
 
 def test_plus_plus_takes_no_point_twice_while_there_are_others() -> None:
     points = torch.tensor([[0.0], [0.0], [1.0]], dtype=torch.float64)
     for seed in range(20):
-        drawn = plus_plus(points, 3, seed, 1, torch.arange(3))[:, 0].tolist()
+        drawn = plus_plus(points, 3, seed=seed, round=1, clients=torch.arange(3))[:, 0].tolist()
         assert set(drawn[:2]) == {0.0, 1.0}
         assert drawn[2] in {0.0, 1.0}  # only copies are left

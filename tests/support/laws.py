@@ -202,7 +202,7 @@ def terrain(case: str, lr: float) -> Terrain:
     counts = np.array(SAMPLES)[:, None]
     p = np.full((4, 1), 0.25) if case == "uniform" else counts / counts.sum()
     k = counts if case == "steps" else np.full((4, 1), problem.steps)
-    return Terrain(problem.a, problem.b, p, k, lr, np.array(problem.start))
+    return Terrain(a=problem.a, b=problem.b, p=p, k=k, lr=lr, start=np.array(problem.start))
 
 
 # P2 where the clients take two and four steps, alike in weight.

@@ -101,7 +101,7 @@ class Terrain:
 
 
 def walk(
-    start: np.ndarray, direction: Callable[[np.ndarray], np.ndarray], steps: int, lr: float, momentum: float = 0.0
+    start: np.ndarray, direction: Callable[[np.ndarray], np.ndarray], steps: int, *, lr: float, momentum: float = 0.0
 ) -> np.ndarray:
     """Where local steps along `direction` lead: b ← ρ b + d(y), y ← y − η b."""
     y, buffer = start, np.zeros_like(start)
