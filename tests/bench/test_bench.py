@@ -21,22 +21,36 @@ from typer.testing import CliRunner
 import undrift as ud
 from processes import LIMIT, is_running, started, wait_until
 from undrift import models
-from undrift.bench import environments, prepare, session, systems, works
+from undrift.bench import environments, prepare, session, systems, workloads
 from undrift.bench.chart import draw
 from undrift.bench.environments import MissingError
-from undrift.bench.family import Family
 from undrift.bench.measure import FailedError, measure
 from undrift.bench.peers import plain_loop, torch_side
 from undrift.bench.peers.job import Job
+from undrift.bench.process_tree import ProcessTree
 from undrift.bench.results import Measurement, Results, machine
 from undrift.bench.session import Session
 from undrift.bench.systems import System
 from undrift.bench.table import figures, notes, seconds, table
-from undrift.bench.works import WORKS, Work
+from undrift.bench.workloads import WORKLOADS, Workload
 from undrift.cli import app
 from undrift.cli import bench as bench_cli
 
-TINY = Work("W3", "tiny", "mnist", (1, 4, 4), "softmax", 6, 5, 2, 2, 0.1, warm_up=1, rounds=2, seconds=0.01)
+TINY = Workload(
+    name="W3",
+    title="tiny",
+    data="mnist",
+    shape=(1, 4, 4),
+    net="softmax",
+    clients=6,
+    samples=5,
+    cohort=2,
+    batch_size=2,
+    lr=0.1,
+    warm_up=1,
+    rounds=2,
+    seconds=0.01,
+)
 Undrift = Callable[..., Result]
 
 
@@ -96,15 +110,15 @@ def test_the_plain_loop_sees_every_sample_once() -> None:
 
 @pytest.mark.parametrize("name", ["W1", "W2", "W3"])
 def test_the_nets_are_the_named_models(name: str) -> None:
-    work = WORKS[name]
+    work = WORKLOADS[name]
     named, net = models.build(work.net, work.shape, 10), torch_side.build(work.net, work.shape)
     net.load_state_dict(named.state_dict())
     x = torch.rand(2, *work.shape)
     assert torch.equal(net(x), named(x))
 
 
-def test_works_fit_their_data() -> None:
-    for work in WORKS.values():
+def test_workloads_fit_their_data() -> None:
+    for work in WORKLOADS.values():
         assert work.clients * work.samples <= {"mnist": 60_000, "cifar10": 50_000}[work.data]
         assert torch_side.build(work.net, work.shape)(torch.rand(1, *work.shape)).shape == (1, 10)
 
@@ -117,6 +131,22 @@ def driver(tmp_path: Path, code: str) -> System:
     script = tmp_path / "driver.py"
     script.write_text(f"import sys\nsys.path.insert(0, {str(systems.DRIVERS)!r})\n{code}")
     return System("driver", "a driver", str(script), 1)
+
+
+def tiny_job(data: str = "", answer: str = "") -> Job:
+    return Job(
+        net="softmax",
+        algorithm="fedavg",
+        batch_size=2,
+        lr=0.1,
+        cohorts=[[0]],
+        data=data,
+        answer=answer,
+        threads=1,
+        processes=1,
+        device="cpu",
+        precision=None,
+    )
 
 
 ANSWERING = """
@@ -135,20 +165,20 @@ class Quiet:
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def doing(self, what: str) -> None:
-        self.said.append(what)
+    def doing(self, text: str) -> None:
+        self.said.append(text)
 
-    def did(self, what: str, share: float) -> None:
-        self.said.append(what)
+    def did(self, text: str, seconds: float) -> None:
+        self.said.append(text)
 
-    def note(self, what: str) -> None:
-        self.said.append(what)
+    def note(self, text: str) -> None:
+        self.said.append(text)
 
 
 def take_turns(monkeypatch: pytest.MonkeyPatch, *taking_part: System, repeats: int = 2) -> tuple[Results, Quiet]:
-    monkeypatch.setattr(session, "chosen", lambda *_: list(taking_part))
-    asked = Session([TINY], None, None, repeats, "cpu", None)
-    results, display = asked.begin(None), Quiet()
+    monkeypatch.setattr(session, "select_systems", lambda *_: list(taking_part))
+    asked = Session([TINY], None, None, repeats, device="cpu", precision=None)
+    results, display = asked.open_results(None), Quiet()
     asked.run(results, None, display)
     return results, display
 
@@ -160,8 +190,8 @@ def test_systems_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert [m.system for m in results.measurements] == ["driver", "second", "driver", "second"]
     assert len({m.turn for m in results.measurements}) == 2
     one = results.measurements[0]
-    assert len(one.seconds) == TINY.rounds, "rounds that warm up are not counted"
-    assert one.accuracy is None, "on drawn samples accuracy means nothing"
+    assert len(one.seconds) == TINY.rounds, "warm-up rounds are not counted"
+    assert one.accuracy is None, "on random samples accuracy means nothing"
     assert one.startup > 0
     assert any("mnist is not here" in line for line in display.said)
 
@@ -182,10 +212,10 @@ def test_a_driver_that_hangs_is_ended_with_all_it_started(tmp_path: Path, monkey
     child = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)"
     mark = tmp_path / "child"
     code = f"import subprocess, time\nopen({str(mark)!r}, 'w').write(str({child}.pid))\ntime.sleep(600)"
-    job = Job("softmax", "fedavg", 2, 0.1, [[0]], "", str(tmp_path / "answer.json"), 1, 1, "cpu", None)
+    job = tiny_job(answer=str(tmp_path / "answer.json"))
     monkeypatch.setattr(time, "time", lambda: 4.0 if has_text(mark) else 0.0)  # late as soon as all have started
-    with pytest.raises(FailedError, match="still busy after 3 s"):
-        measure(driver(tmp_path, code), Path(sys.executable), job, 0, tmp_path / "log", limit=3)
+    with pytest.raises(FailedError, match="timed out after 3 s"):
+        measure(driver(tmp_path, code), job, python=Path(sys.executable), warm_up=0, log=tmp_path / "log", limit=3)
     assert not is_running(int(mark.read_text()))
 
 
@@ -199,26 +229,26 @@ def test_memory_counts_children_and_theirs() -> None:
     for _ in range(2):
         code = f"import subprocess, sys, time; p = subprocess.Popen([sys.executable, '-c', {code!r}]); time.sleep(600)"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True)
-    family = Family(process)
+    tree = ProcessTree(process)
     try:
         assert process.stdout is not None
         process.stdout.readline()
-        family.look()
+        tree.sample_memory()
     finally:
-        family.end()
-    assert family.peak is not None
-    assert family.peak > 60_000_000
+        tree.kill()
+    assert tree.peak is not None
+    assert tree.peak > 60_000_000
     assert process.poll() is not None
 
 
-def test_real_samples_are_dealt_to_clients(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Everybody gets other samples, labels stay with their images, and pixels are normalised."""
+def test_real_samples_are_split_among_clients(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Clients have different samples, labels stay with their images, and pixels are normalised."""
     x = np.arange(40, dtype=np.uint8).repeat(16).reshape(40, 1, 4, 4)
     arrays = {"train_x": x, "train_y": np.arange(40), "test_x": x[:3], "test_y": np.arange(3)}
     monkeypatch.setattr("undrift.data.cache.manifest", lambda name: {})
     monkeypatch.setattr("undrift.data.cache.arrays", lambda name: arrays)
     prepare.export(TINY, tmp_path / "data.npz")
-    job = Job("softmax", "fedavg", 2, 0.1, [[0]], str(tmp_path / "data.npz"), "", 1, 1, "cpu", None)
+    job = tiny_job(data=str(tmp_path / "data.npz"))
     samples, labels = job.samples()
     assert labels.shape == (6, 5)
     assert len(np.unique(labels)) == 30
@@ -289,7 +319,7 @@ def test_table_and_notes(results: Results) -> None:
 @pytest.mark.parametrize(
     ("value", "shown"), [(0.00746, "0.00746"), (0.0211, "0.0211"), (0.787, "0.787"), (5.4, "5.40"), (123.4, "123")]
 )
-def test_seconds_have_three_figures(value: float, shown: str) -> None:
+def test_seconds_have_three_digits(value: float, shown: str) -> None:
     assert seconds(value) == shown
 
 
@@ -328,14 +358,14 @@ def test_an_empty_chart_is_refused(results: Results, tmp_path: Path) -> None:
 
 def begin(file: Path, **others: Any) -> Results:
     asked: dict[str, Any] = {
-        "works": [WORKS["W3"]],
+        "workloads": [WORKLOADS["W3"]],
         "peers": None,
         "rounds": 3,
         "repeats": 1,
         "device": "cpu",
         "precision": None,
     }
-    return Session(**asked | others).begin(file)
+    return Session(**asked | others).open_results(file)
 
 
 def test_results_are_added_to_a_file(results: Results, tmp_path: Path) -> None:
@@ -343,7 +373,7 @@ def test_results_are_added_to_a_file(results: Results, tmp_path: Path) -> None:
     results.works["W3"] = begin(tmp_path / "none").works["W3"]
     results.write(file)
     assert Results.read(file) == results
-    joined = begin(file, works=[WORKS["W3"], WORKS["W1"]])
+    joined = begin(file, workloads=[WORKLOADS["W3"], WORKLOADS["W1"]])
     assert joined.measurements == results.measurements
     assert set(joined.works) == {"W3", "W1"}
 
@@ -376,7 +406,7 @@ def test_another_kind_of_file_is_refused(text: str, tmp_path: Path) -> None:
 
 def test_peers_by_name() -> None:
     def names(peers: str | None, device: str = "cpu", compiled: bool = False) -> list[str]:
-        return [system.environment or system.name for system in systems.chosen(peers, device, 10, compiled)]
+        return [system.environment or system.name for system in systems.select(peers, device, 10, compiled)]
 
     assert names(None) == ["undrift", "plain"]
     assert set(names("all")) == {"undrift", "plain", "fluke", "flower", "pfl", "fedjax"}
@@ -387,7 +417,7 @@ def test_peers_by_name() -> None:
 
 def test_every_system_has_its_driver_and_versions() -> None:
     for device in systems.PEERS:
-        for system in systems.chosen("all", device, 10, compiled=True):
+        for system in systems.select("all", device, 10, compiled=True):
             assert (systems.DRIVERS / system.driver).is_file()
             if system.environment is not None:
                 pins = (systems.DRIVERS / f"{system.environment}.txt").read_text().split()
@@ -406,7 +436,7 @@ def test_a_peer_that_cannot_be_installed_is_reported(monkeypatch: pytest.MonkeyP
         return subprocess.CompletedProcess(command, int("pip" in command))
 
     monkeypatch.setattr(subprocess, "run", fail)
-    (fluke,) = systems.chosen("fluke", "cpu", 10, compiled=False)[2:]
+    (fluke,) = systems.select("fluke", "cpu", 10, compiled=False)[2:]
     results, display = take_turns(monkeypatch, fluke)
     (absent,) = results.absent
     assert "fluke cannot be installed: ERROR: No matching distribution found for fluke-fl" in absent.why
@@ -426,7 +456,7 @@ def test_an_environment_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(subprocess, "run", succeed)
-    (fedjax,) = systems.chosen("fedjax", "cpu", 10, compiled=False)[2:]
+    (fedjax,) = systems.select("fedjax", "cpu", 10, compiled=False)[2:]
     first = environments.python(fedjax, lambda what: None)
     count = len(calls)
     assert environments.python(fedjax, lambda what: None) == first
@@ -438,11 +468,11 @@ def test_a_module_that_is_not_here_is_reported() -> None:
         environments.python(System("x", "X", "run_jax.py", 1, module="no_such_module"), lambda what: None)
 
 
-def test_scaffold_is_left_to_those_that_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scaffold_is_measured_only_where_it_is_implemented(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environments, "python", lambda system, say: Path(system.name))
-    asked = Session([WORKS["W5"]], "all", None, 1, "cpu", None)
-    results = asked.begin(None)
-    ready = asked._installed(WORKS["W5"], results, Quiet())
+    asked = Session([WORKLOADS["W5"]], "all", None, 1, device="cpu", precision=None)
+    results = asked.open_results(None)
+    ready = asked._installed(WORKLOADS["W5"], results, Quiet())
     assert {system.name for system in ready} == {"undrift", "plain", "fluke", "pfl-1"}
     assert {absent.label for absent in results.absent} >= {"Flower (Ray)", "FedJAX"}
 
@@ -491,15 +521,15 @@ def test_peers_alone_means_all(
         asked.add(peers)
         return []
 
-    monkeypatch.setitem(works.WORKS, "W3", TINY)
-    monkeypatch.setattr(session, "chosen", nobody)
+    monkeypatch.setitem(workloads.WORKLOADS, "W3", TINY)
+    monkeypatch.setattr(session, "select_systems", nobody)
     assert undrift("bench", "--work", "w3", "--device", "cpu", *arguments).exit_code == 0
     assert asked == {peers}
 
 
 def test_bench(undrift: Undrift, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """undrift and the plain loop for real, on a work that takes no time."""
-    monkeypatch.setitem(works.WORKS, "W3", TINY)
+    """undrift and the plain loop for real, on a workload that takes no time."""
+    monkeypatch.setitem(workloads.WORKLOADS, "W3", TINY)
     file, chart = tmp_path / "bench.json", tmp_path / "bench.svg"
     result = undrift("bench", "--work", "w3", "--repeats", 1, "--device", "cpu", "--json", file, "--chart", chart)
     assert result.exit_code == 0, result.stderr
@@ -518,8 +548,10 @@ def test_ctrl_c_leaves_the_results_so_far(undrift: Undrift, tmp_path: Path, monk
             raise KeyboardInterrupt
         return FACTS | {"seconds": [time] * 3}
 
-    monkeypatch.setitem(works.WORKS, "W3", TINY)
-    monkeypatch.setattr(session, "chosen", lambda *_: [System(name, name, "", 1) for name in ("undrift", "plain")])
+    monkeypatch.setitem(workloads.WORKLOADS, "W3", TINY)
+    monkeypatch.setattr(
+        session, "select_systems", lambda *_: [System(name, name, "", 1) for name in ("undrift", "plain")]
+    )
     monkeypatch.setattr(session, "measure", interrupted)
     result = undrift("bench", "--work", "W3", "--repeats", 3, "--device", "cpu", "--json", file)
     assert result.exit_code == 130
@@ -535,7 +567,7 @@ import sys
 from pathlib import Path
 from undrift.bench import session, systems
 from undrift.cli import main
-session.chosen = lambda *_: [systems.System("slow", "slow", {str(tmp_path / "driver.py")!r}, 1)]
+session.select_systems = lambda *_: [systems.System("slow", "slow", {str(tmp_path / "driver.py")!r}, 1)]
 sys.argv = ["undrift", "bench", "--work", "W3", "--device", "cpu"]
 main()
 """
@@ -561,9 +593,9 @@ def test_the_bar_shows_what_is_going_on() -> None:
     with Progress(console=Console(file=out, force_terminal=True, width=120)) as progress:
         bar = bench_cli._Bar(progress, 10)
         bar.doing("W3 [fluke], 1 of 2")
-        bar.did("W3 fluke: 0.1 s a round", 5)
+        bar.did("W3 fluke: 0.1 s per round", 5)
         bar.note("a [warning]")
         assert progress.tasks[0].percentage == 50
         assert progress.tasks[0].description == r"W3 \[fluke], 1 of 2"
-    assert "W3 fluke: 0.1 s a round" in out.getvalue()
+    assert "W3 fluke: 0.1 s per round" in out.getvalue()
     assert "a [warning]" in out.getvalue()

@@ -1,7 +1,7 @@
-"""`undrift bench`: the same work for undrift, a plain loop and other libraries, timed side by side.
+"""`undrift bench`: the same workload timed with undrift, a plain loop and other libraries.
 
-`works` says what is done, `systems` who does it, `prepare` gives all of them the same samples, weights and cohorts,
-`environments` installs other libraries, `measure` runs one system in a process of its own, `session` lets them take
-turns, `results` keeps and summarises what came out, `table` and `chart` show it. The drivers in `peers` are scripts
-that know nothing of undrift but `peers/job.py`: they run in other environments.
+`workloads` are what is computed, `systems` what computes it. `prepare` gives all systems the same samples, weights and
+cohorts, `environments` installs other libraries, `measure` runs one system in its own process, `session` alternates
+between them, `results` stores and summarises the measurements, `table` and `chart` show them. The drivers in `peers`
+are scripts for other environments and import nothing of undrift but `peers/job.py`.
 """

@@ -1,4 +1,4 @@
-"""Results as bars, readable on a light and on a dark page."""
+"""Results as bars, readable on light and dark pages."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from undrift.bench.results import Results, Row
 from undrift.bench.systems import OURS
 from undrift.bench.table import seconds, times
-from undrift.bench.works import WORKS
+from undrift.bench.workloads import WORKLOADS
 from undrift.core import check
 
-_OURS, _OTHERS, _TEXT = "#1a7fc1", "#8a8f98", "#6e7781"  # between light and dark, as the page may be either
-_BAR, _HEAD = 0.27, 0.55  # inches of height for a system, and for what a panel has besides
+_OURS, _OTHERS, _TEXT = "#1a7fc1", "#8a8f98", "#6e7781"  # readable on light and dark pages
+_BAR, _HEAD = 0.27, 0.55  # inches of height for a system, and for the rest of a panel
 
 
 def check_name(file: Path) -> None:
@@ -20,7 +20,7 @@ def check_name(file: Path) -> None:
 
 
 def draw(results: Results, file: Path) -> Path:
-    """A panel for every work, a bar for every system; the shorter, the faster."""
+    """A panel for every workload, a bar for every system; shorter is faster."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -28,8 +28,8 @@ def draw(results: Results, file: Path) -> Path:
     measured = [row for row in results.rows() if row.seconds is not None]
     if not measured:
         raise ValueError("there is nothing to draw: no system was measured")
-    works = list(dict.fromkeys(row.work for row in measured))
-    panels = [sorted((r for r in measured if r.work == work), key=lambda r: r.seconds or 0) for work in works]
+    names = list(dict.fromkeys(row.work for row in measured))
+    panels = [sorted((r for r in measured if r.work == name), key=lambda r: r.seconds or 0) for name in names]
     heights = [_HEAD + _BAR * len(panel) for panel in panels]
     style: dict[Any, Any] = {
         "font.family": "sans-serif",
@@ -40,9 +40,9 @@ def draw(results: Results, file: Path) -> Path:
     with mpl.rc_context(style | {"text.color": _TEXT, "ytick.color": _TEXT}):
         figure = Figure(figsize=(7.6, _HEAD / 2 + sum(heights)), layout="constrained")
         axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
-        for place, panel in zip(axes, panels, strict=True):
-            _panel(place, panel)
-        figure.supxlabel("seconds per round, and how many times faster than the plain loop", fontsize=9)
+        for axis, panel in zip(axes, panels, strict=True):
+            _panel(axis, panel)
+        figure.supxlabel("seconds per round, and speed relative to the plain loop", fontsize=9)
         file.parent.mkdir(parents=True, exist_ok=True)
         metadata = {"Date": None} if file.suffix.lower() == ".svg" else None
         figure.savefig(file, metadata=metadata, transparent=True)
@@ -57,12 +57,12 @@ def _panel(axes: object, rows: list[Row]) -> None:
     labels = [f"{row.label}, {row.setup}" for row in rows]
     colours = [_OURS if row.system in OURS else _OTHERS for row in rows]
     axes.barh(labels, lengths, color=colours, height=0.72)
-    for place, row in enumerate(rows):
+    for position, row in enumerate(rows):
         speed = "" if row.ratio is None or row.system == "plain" else f"   {times(row.ratio)}"
         ours = row.system in OURS
         axes.annotate(
             f"{seconds(row.seconds)} s{speed}",
-            (row.seconds or 0, place),
+            (row.seconds or 0, position),
             xytext=(5, 0),
             textcoords="offset points",
             va="center",
@@ -74,5 +74,5 @@ def _panel(axes: object, rows: list[Row]) -> None:
     axes.set_xticks([])
     axes.tick_params(axis="y", length=0)
     axes.spines[:].set_visible(False)
-    work = WORKS[rows[0].work]
-    axes.set_title(f"{work.name}: {work.title}", loc="left", fontsize=10, fontweight="bold")
+    workload = WORKLOADS[rows[0].work]
+    axes.set_title(f"{workload.name}: {workload.title}", loc="left", fontsize=10, fontweight="bold")

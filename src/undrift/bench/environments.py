@@ -1,4 +1,4 @@
-"""Virtual environments of other libraries, made once from PyPI and kept in the cache."""
+"""Virtual environments of other libraries, created once from PyPI and kept in the cache."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from undrift.data import cache
 
 
 class MissingError(Exception):
-    """A system cannot be run here; the message says why, in a line."""
+    """A system cannot be run here; the message is one line with the reason."""
 
 
-def python(system: System, say: Callable[[str], None]) -> Path:
-    """The interpreter that runs a system: this one, or that of the system's own environment."""
+def python(system: System, notify: Callable[[str], None]) -> Path:
+    """The interpreter of a system: this one, or that of the system's own environment."""
     if system.environment is not None:
-        return _installed(system.environment, say)
+        return _installed(system.environment, notify)
     if find_spec(system.module) is None:
         raise MissingError(f"{system.label} needs {system.module}, which is not installed here")
     return Path(sys.executable)
 
 
-def _installed(name: str, say: Callable[[str], None]) -> Path:
-    """An environment for the pinned versions, made if there is none."""
+def _installed(name: str, notify: Callable[[str], None]) -> Path:
+    """The interpreter of an environment with the pinned versions, created if there is none."""
     requirements = DRIVERS / f"{name}.txt"
     digest = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:8]
     home = cache.home() / "bench" / f"{name}-{digest}"
@@ -36,14 +36,14 @@ def _installed(name: str, say: Callable[[str], None]) -> Path:
     ready = home / "ready"
     if ready.exists():
         return interpreter
-    say(f"installing {name} (once)")
+    notify(f"installing {name} (once)")
     shutil.rmtree(home, ignore_errors=True)
     home.parent.mkdir(parents=True, exist_ok=True)
     log = log_file(f"install-{name}")
     pip = [str(interpreter), "-m", "pip", "--disable-pip-version-check", "install"]
     with log.open("w", encoding="utf-8") as output:
         _call([sys.executable, "-m", "venv", str(home)], output, log, name)
-        # PyTorch comes first and alone: together with other requests, pip may choose another build of it.
+        # PyTorch comes first and alone: together with other requirements, pip may choose another build of it.
         for line in requirements.read_text(encoding="utf-8").splitlines():
             if line.startswith("torch=="):
                 _call([*pip, line], output, log, name)
@@ -53,18 +53,18 @@ def _installed(name: str, say: Callable[[str], None]) -> Path:
 
 
 def log_file(name: str) -> Path:
-    """Where the output of a process is kept."""
+    """The file for the output of a process."""
     logs = cache.home() / "bench" / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     return logs / f"{name}.log"
 
 
 def last_line(log: Path) -> str:
-    """What a process said last, which is mostly why it ended."""
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.exists() else []
-    said = [line.strip() for line in lines if line.strip()]
-    errors = [line for line in said if "error" in line.lower()]
-    return (errors or said or ["it said nothing"])[-1][:200]
+    """The last line of a log, preferably one with an error: mostly the reason why the process ended."""
+    text = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.exists() else []
+    lines = [line.strip() for line in text if line.strip()]
+    errors = [line for line in lines if "error" in line.lower()]
+    return (errors or lines or ["no output"])[-1][:200]
 
 
 def _call(command: list[str], output: object, log: Path, name: str) -> None:

@@ -1,4 +1,4 @@
-"""One system on one work, in a process of its own."""
+"""One system on one workload, in its own process."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from pathlib import Path
 from typing import Any
 
 from undrift.bench.environments import last_line
-from undrift.bench.family import Family
 from undrift.bench.peers.job import Job
+from undrift.bench.process_tree import ProcessTree
 from undrift.bench.systems import System
 
-_WATCHED_EVERY = 1.0  # seconds between two looks at the memory, which are not free
+_INTERVAL = 1.0  # seconds between two samples of the memory, which take time themselves
 
 
 class FailedError(Exception):
-    """A driver did not answer; the message says why, in a line."""
+    """A driver gave no result; the message is one line with the reason."""
 
 
-def measure(system: System, python: Path, job: Job, warm_up: int, log: Path, limit: float) -> dict[str, Any]:
-    """Play the job's rounds and return what was measured; nothing is left running, whatever happens."""
+def measure(system: System, job: Job, *, python: Path, warm_up: int, log: Path, limit: float) -> dict[str, Any]:
+    """Run the job and return the fields of a `Measurement`; no process is left running, whatever happens."""
     file = Path(job.answer).with_suffix(".job")
     file.write_text(json.dumps(asdict(job)), encoding="utf-8")
     Path(job.answer).unlink(missing_ok=True)
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-    environment.pop("GOMP_SPINCOUNT", None)  # set by the command line for itself; libraries are measured as they are
+    environment.pop("GOMP_SPINCOUNT", None)  # set by our command line; drivers run without it
     begun = time.time()
     with log.open("w", encoding="utf-8") as output:
         process = subprocess.Popen(
@@ -38,36 +38,36 @@ def measure(system: System, python: Path, job: Job, warm_up: int, log: Path, lim
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is ours to handle
+            start_new_session=True,  # Ctrl-C is handled here
         )
         peak = _wait(process, begun + limit)
     if process.returncode or not Path(job.answer).exists():
-        late = time.time() - begun > limit
-        why = f"still busy after {limit:.0f} s" if late else last_line(log)
-        raise FailedError(f"{why}; log: {log}")
-    said = json.loads(Path(job.answer).read_text(encoding="utf-8"))
-    usual = statistics.median(said["seconds"][warm_up:])
+        timed_out = time.time() - begun > limit
+        reason = f"timed out after {limit:.0f} s" if timed_out else last_line(log)
+        raise FailedError(f"{reason}; log: {log}")
+    answer = json.loads(Path(job.answer).read_text(encoding="utf-8"))
+    seconds = answer["seconds"][warm_up:]
     return {
-        "seconds": said["seconds"][warm_up:],
-        "startup": said["ended"][warm_up - 1] - begun - warm_up * usual,
-        "peak_bytes": None if peak is None else max(peak, said["process_bytes"]),
-        "device_bytes": said["device_bytes"],
-        "accuracy": said["accuracy"],
-        "versions": said["versions"],
-        "note": said["note"],
+        "seconds": seconds,
+        "startup": answer["ended"][warm_up - 1] - begun - warm_up * statistics.median(seconds),
+        "peak_bytes": None if peak is None else max(peak, answer["process_bytes"]),
+        "device_bytes": answer["device_bytes"],
+        "accuracy": answer["accuracy"],
+        "versions": answer["versions"],
+        "note": answer["note"],
     }
 
 
 def _wait(process: subprocess.Popen[bytes], deadline: float) -> int | None:
-    """Until the end, or the deadline; the largest memory seen."""
-    family = Family(process)
+    """Wait for the end or the deadline; returns the peak memory."""
+    tree = ProcessTree(process)
     try:
         while time.time() < deadline:
             try:
-                process.wait(_WATCHED_EVERY)
+                process.wait(_INTERVAL)
                 break
             except subprocess.TimeoutExpired:
-                family.look()
+                tree.sample_memory()
     finally:
-        family.end()
-    return family.peak
+        tree.kill()
+    return tree.peak

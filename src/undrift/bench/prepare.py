@@ -9,24 +9,20 @@ import numpy as np
 import torch
 
 from undrift.bench.peers import torch_side
-from undrift.bench.works import Work
-from undrift.data import cache
+from undrift.bench.workloads import Workload
+from undrift.data import cache, is_local
 from undrift.data.catalogue import CATALOGUE, Images
 
 _TEST_SAMPLES = 10_000
 
 
-def is_here(work: Work) -> bool:
-    return cache.manifest(work.data) is not None
+def export(work: Workload, file: Path) -> None:
+    """Write the samples of a workload, [clients, samples, ...], and its initial parameters.
 
-
-def export(work: Work, file: Path) -> None:
-    """Write the samples of a work, [clients, samples, ...], and its initial parameters.
-
-    Without the data set, samples of the same shape are drawn, and there are none to test with: time does not depend on
-    the pixels, accuracy would.
+    If the data set is not in the cache, the samples are random and there is no test set: time does not depend on the
+    pixels, accuracy would.
     """
-    arrays = _real(work) if is_here(work) else _drawn(work)
+    arrays = _real(work) if is_local(work.data) else _random(work)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         parameters = torch_side.build(work.net, work.shape).parameters()
@@ -35,21 +31,21 @@ def export(work: Work, file: Path) -> None:
     np.savez(file, **content)
 
 
-def cohorts(work: Work, rounds: int) -> list[list[int]]:
-    """Who takes part in which round."""
+def cohorts(work: Workload, rounds: int) -> list[list[int]]:
+    """The clients of every round."""
     rng = np.random.default_rng(0)
     return [rng.choice(work.clients, work.cohort, replace=False).tolist() for _ in range(rounds)]
 
 
-def _scale(work: Work) -> dict[str, Any]:
-    """Mean and deviation that pixels are normalised with, by channel."""
+def _scale(work: Workload) -> dict[str, Any]:
+    """Mean and deviation of the pixels per channel, for normalisation."""
     images = CATALOGUE[work.data].content
     assert isinstance(images, Images)
     return {name: np.float32(getattr(images, name)).reshape(-1, 1, 1) for name in ("mean", "std")}
 
 
-def _real(work: Work) -> dict[str, Any]:
-    """Samples in random order, dealt to clients; the test set as it is."""
+def _real(work: Workload) -> dict[str, Any]:
+    """Samples in random order, split among the clients, and the test set."""
     arrays = cache.arrays(work.data)
     rows = np.random.default_rng(0).permutation(len(arrays["train_y"]))[: work.clients * work.samples]
     rows = rows.reshape(work.clients, work.samples)
@@ -61,7 +57,7 @@ def _real(work: Work) -> dict[str, Any]:
     }
 
 
-def _drawn(work: Work) -> dict[str, Any]:
+def _random(work: Workload) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     count = (work.clients, work.samples)
     return {

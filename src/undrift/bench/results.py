@@ -1,4 +1,4 @@
-"""What was measured: kept in a JSON file that grows from run to run, and summed up in a row for every system."""
+"""Measurements: stored in a JSON file to which runs are added, and summarised in a row per system."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import Any
 import torch
 
 from undrift.bench.systems import System, cores
-from undrift.bench.works import WORKS, Work
+from undrift.bench.workloads import WORKLOADS, Workload
 
 _FORMAT = 1
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One process: `rounds` timed rounds of a system on a work."""
+    """The timed rounds of a system on a workload, from one process."""
 
     work: str
     system: str
@@ -43,8 +43,8 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Absence:
-    """A system that was asked for and not measured."""
+class NotMeasured:
+    """A system that was requested and not measured."""
 
     work: str
     system: str
@@ -55,7 +55,7 @@ class Absence:
 
 @dataclass(frozen=True)
 class Row:
-    """A system on a work, over all turns; None for what is not known."""
+    """A system on a workload, over all turns; None for what is not known."""
 
     work: str
     system: str
@@ -69,7 +69,7 @@ class Row:
     peak_bytes: float | None = None
     device_bytes: float | None = None
     accuracy: float | None = None
-    why: str = ""  # it was not measured
+    why: str = ""  # why it was not measured
 
 
 def machine(device: str) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class Results:
     precision: str | None
     works: dict[str, dict[str, Any]] = field(default_factory=dict)  # rounds, warm_up and data of each
     measurements: list[Measurement] = field(default_factory=list)
-    absent: list[Absence] = field(default_factory=list)
+    absent: list[NotMeasured] = field(default_factory=list)
     date: str = field(default_factory=lambda: time.strftime("%Y-%m-%d"))
 
     @classmethod
@@ -107,20 +107,20 @@ class Results:
             if not isinstance(content, dict) or content.pop("format", None) != _FORMAT:
                 raise ValueError("another format")
             content["measurements"] = [Measurement(**each) for each in content["measurements"]]
-            content["absent"] = [Absence(**each) for each in content["absent"]]
+            content["absent"] = [NotMeasured(**each) for each in content["absent"]]
             return cls(**content)
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{file} does not hold results of undrift bench; give --json another file") from error
 
     def write(self, file: Path) -> None:
-        """Beside its place first, so that what was there is never lost."""
+        """Write to a temporary file and rename it, so that earlier results are never lost."""
         file.parent.mkdir(parents=True, exist_ok=True)
         draft = file.with_name(f".{file.name}.part")
         draft.write_text(json.dumps({"format": _FORMAT} | asdict(self), indent=1) + "\n", encoding="utf-8")
         os.replace(draft, file)
 
-    def check_joined_by(self, other: Results, file: Path) -> None:
-        """Refuse to mix what cannot be compared."""
+    def check_compatible(self, other: Results, file: Path) -> None:
+        """Refuse to mix results that cannot be compared."""
         for what in ("machine", "precision"):
             mine, theirs = getattr(self, what), getattr(other, what)
             if mine != theirs:
@@ -129,25 +129,27 @@ class Results:
             if self.works[name] != other.works[name]:
                 raise ValueError(f"{file} holds {name} with {self.works[name]}, not {other.works[name]}")
 
-    def miss(self, work: Work, system: System, why: str) -> None:
-        """Take note of a system that is not measured; what was said of it before is forgotten."""
+    def skip(self, work: Workload, system: System, why: str) -> None:
+        """Record why a system is not measured, in place of an earlier reason."""
         self.absent = [a for a in self.absent if (a.work, a.system) != (work.name, system.name)]
-        self.absent.append(Absence(work.name, system.name, system.label, system.setup, why))
+        self.absent.append(
+            NotMeasured(work=work.name, system=system.name, label=system.label, setup=system.setup, why=why)
+        )
 
     def rows(self) -> list[Row]:
-        """A row for every system on every work, in the order of the works and of first appearance."""
+        """A row for every system on every workload, in the order of the workloads and of first appearance."""
         rows = []
-        for work in (w for name, w in WORKS.items() if name in self.works):
+        for work in (w for name, w in WORKLOADS.items() if name in self.works):
             mine = [m for m in self.measurements if m.work == work.name]
             plain = {m.turn: m.median for m in mine if m.system == "plain"}
             names = dict.fromkeys(m.system for m in mine)
             rows += [_row(work, [m for m in mine if m.system == name], plain) for name in names]
-            gone = [a for a in self.absent if a.work == work.name and a.system not in names]
-            rows += [Row(a.work, a.system, a.label, a.setup, why=a.why) for a in gone]
+            absent = [a for a in self.absent if a.work == work.name and a.system not in names]
+            rows += [Row(a.work, a.system, a.label, a.setup, why=a.why) for a in absent]
         return rows
 
 
-def _row(work: Work, measured: list[Measurement], plain: dict[str, float]) -> Row:
+def _row(work: Workload, measured: list[Measurement], plain: dict[str, float]) -> Row:
     medians = [m.median for m in measured]
     ratios = [plain[m.turn] / m.median for m in measured if m.turn in plain]
     last = measured[-1]
@@ -159,14 +161,14 @@ def _row(work: Work, measured: list[Measurement], plain: dict[str, float]) -> Ro
         seconds=statistics.median(medians),
         fastest=min(medians),
         slowest=max(medians),
-        ratio=_middle(ratios),
-        startup=_middle([m.startup for m in measured]),
-        peak_bytes=_middle([m.peak_bytes for m in measured]),
-        device_bytes=_middle([m.device_bytes for m in measured]),
-        accuracy=_middle([m.accuracy for m in measured]),
+        ratio=_median(ratios),
+        startup=_median([m.startup for m in measured]),
+        peak_bytes=_median([m.peak_bytes for m in measured]),
+        device_bytes=_median([m.device_bytes for m in measured]),
+        accuracy=_median([m.accuracy for m in measured]),
     )
 
 
-def _middle(values: Iterable[float | None]) -> float | None:
+def _median(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None

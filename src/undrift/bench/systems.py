@@ -1,4 +1,7 @@
-"""Who is measured, and how it is run at its best on this machine."""
+"""The systems that are measured, each in its fastest configuration on this machine.
+
+A new library is a driver and a file of pinned versions in `peers`, a name in `PEERS` and its configurations in `_peer`.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ class System:
     driver: str  # a script in peers/
     threads: int  # of each process
     processes: int = 1
-    environment: str | None = None  # its own, made from peers/NAME.txt; None for this interpreter
-    scaffold: str = ""  # why it cannot do SCAFFOLD; empty if it can
-    module: str = "torch"  # what this interpreter must have, where the system has no environment
+    environment: str | None = None  # its own, installed from peers/NAME.txt; None for this interpreter
+    no_scaffold: str = ""  # why it cannot run SCAFFOLD; empty if it can
+    module: str = "torch"  # what this interpreter must have if the system has no environment
     launcher: tuple[str, ...] = ()
     engine: str = "auto"  # of undrift
-    start: float = 5.0  # seconds until it works, roughly: for the estimate of the time left
+    start: float = 5.0  # seconds to start, roughly: for the estimate of the time left
 
     @property
     def setup(self) -> str:
@@ -44,9 +47,8 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def chosen(peers: str | None, device: str, cohort: int, compiled: bool) -> list[System]:
-    """undrift, perhaps `compiled` as well, the plain loop, and the peers of a list such as ``fluke,pfl``; ``all`` for
-    all there are."""
+def select(peers: str | None, device: str, cohort: int, compiled: bool) -> list[System]:
+    """undrift, `compiled` as well if so, the plain loop, and the peers of a list such as ``fluke,pfl``, or ``all``."""
     known = PEERS[device]
     names = list(known) if peers == "all" else [p.strip().lower() for p in (peers or "").split(",") if p.strip()]
     for name in names:
@@ -68,23 +70,51 @@ def _plain() -> System:
 
 
 def _peer(name: str, cohort: int) -> list[System]:
-    """Its fastest configurations; where a library has processes for clients, one for each core."""
+    """Its fastest configurations; with one process per core where a library supports several."""
     workers = min(cores(), cohort)
     each = max(1, cores() // workers)
     if name == "fluke":
         return [System(name, name, "run_fluke.py", cores(), environment=name)]
     if name == "flower":
-        return [System(name, "Flower (Ray)", "run_flower.py", each, workers, name, "it has none", start=20)]
+        return [
+            System(
+                name,
+                "Flower (Ray)",
+                "run_flower.py",
+                each,
+                processes=workers,
+                environment=name,
+                no_scaffold="not implemented",
+                start=20,
+            )
+        ]
     if name == "fedjax":
-        return [System(name, "FedJAX", "run_fedjax.py", cores(), 1, name, "it has none")]
+        return [System(name, "FedJAX", "run_fedjax.py", cores(), environment=name, no_scaffold="not implemented")]
     if name == "jax":
         return [
-            System(name, "JAX jit(vmap(scan))", "run_jax.py", cores(), scaffold="not written", module="jax", start=20)
+            System(
+                name,
+                "JAX jit(vmap(scan))",
+                "run_jax.py",
+                cores(),
+                no_scaffold="not implemented",
+                module="jax",
+                start=20,
+            )
         ]
     one = System("pfl-1", "pfl", "run_pfl.py", cores(), environment=name, start=8)
     if workers == 1:
         return [one]
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(workers))
-    apart = "its states stay in the process that made them"
-    many = System(f"pfl-{workers}", "pfl", "run_pfl.py", each, workers, name, apart, launcher=torchrun, start=12)
+    many = System(
+        f"pfl-{workers}",
+        "pfl",
+        "run_pfl.py",
+        each,
+        processes=workers,
+        environment=name,
+        no_scaffold="client states are not shared between processes",
+        launcher=torchrun,
+        start=12,
+    )
     return [one, many]

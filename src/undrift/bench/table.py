@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from undrift.bench.results import Results, Row
-from undrift.bench.works import WORKS
+from undrift.bench.workloads import WORKLOADS, Workload
 
 _MISSING = "–"
-_WIDE = 108  # columns of a terminal that all columns of the table fit
+_WIDE = 108  # width of a terminal that fits all columns of the table
 
 
 def table(results: Results, width: int) -> Table:
-    """A row for every system; a narrow terminal has no room for the spread and the memory."""
+    """A row for every system; on a narrow terminal without the spread and the memory."""
     rows = results.rows()
     on_gpu = any(row.device_bytes is not None for row in rows)
-    spare = {"from – to", "Memory"} if width < _WIDE else set()
-    spare |= set() if on_gpu else {"On GPU"}
+    hidden = {"from – to", "Memory"} if width < _WIDE else set()
+    hidden |= set() if on_gpu else {"On GPU"}
     out = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for heading in ("Work", "System", "Runs as"):
         out.add_column(heading, no_wrap=True)
-    for heading in (heading for heading in figures(rows[0]) if heading not in spare):
+    for heading in (heading for heading in figures(rows[0]) if heading not in hidden):
         out.add_column(heading, justify="right", no_wrap=True)
     for row, before in zip(rows, [None, *rows], strict=False):
         first = before is None or before.work != row.work
         if first and before is not None:
             out.add_section()
-        shown = [text for heading, text in figures(row).items() if heading not in spare]
+        shown = [text for heading, text in figures(row).items() if heading not in hidden]
         fastest = min(other.seconds or math.inf for other in rows if other.work == row.work)
         style = "bold" if row.seconds == fastest else ""
         out.add_row(row.work if first else "", *(Text(text, style=style) for text in (row.label, row.setup, *shown)))
@@ -38,7 +39,7 @@ def table(results: Results, width: int) -> Table:
 
 
 def figures(row: Row) -> dict[str, str]:
-    """The texts of a row, by the headings of their columns."""
+    """The texts of a row, by column heading."""
     spread = row.fastest is not None and row.slowest is not None
     return {
         "s/round": seconds(row.seconds),
@@ -52,7 +53,7 @@ def figures(row: Row) -> dict[str, str]:
 
 
 def seconds(value: float | None) -> str:
-    """Three figures, and no powers of ten."""
+    """Three significant digits, without an exponent."""
     return _MISSING if value is None else f"{value:.{max(0, 2 - math.floor(math.log10(value)))}f}"
 
 
@@ -61,17 +62,20 @@ def times(ratio: float | None) -> str:
 
 
 def notes(results: Results) -> list[str]:
-    """What the table leaves open: the works, the versions, who is missing and why."""
-    told = [
-        f"{name}: {WORKS[name].title}; {WORKS[name].clients} clients × {WORKS[name].samples}, {WORKS[name].cohort} a "
-        f"round, batches of {WORKS[name].batch_size}, learning rate {WORKS[name].lr}; {how['rounds']} rounds after "
-        f"{how['warm_up']} to warm up" + ("; generated samples" if how["data"] == "generated" else "")
-        for name, how in results.works.items()
-    ]
-    place = results.machine["gpu"] or results.machine["processor"]
-    told.append(f"{place}, {results.machine['cores']} cores, {results.date}; {_versions(results)}")
-    told += [f"{row.label} ({row.setup}) on {row.work}: {row.why}" for row in results.rows() if row.why]
-    return told
+    """What the table does not show: workloads, versions, and why systems are missing."""
+    lines = [_describe(WORKLOADS[name], how) for name, how in results.works.items()]
+    hardware = results.machine["gpu"] or results.machine["processor"]
+    lines.append(f"{hardware}, {results.machine['cores']} cores, {results.date}; {_versions(results)}")
+    lines += [f"{row.label} ({row.setup}) on {row.work}: {row.why}" for row in results.rows() if row.why]
+    return lines
+
+
+def _describe(work: Workload, how: dict[str, Any]) -> str:
+    return (
+        f"{work.name}: {work.title}; {work.clients} clients × {work.samples}, {work.cohort} per round, batches of "
+        f"{work.batch_size}, learning rate {work.lr}; {how['rounds']} rounds after {how['warm_up']} of warm-up"
+        + ("; random samples" if how["data"] == "generated" else "")
+    )
 
 
 def _versions(results: Results) -> str:

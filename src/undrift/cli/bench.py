@@ -1,4 +1,4 @@
-"""`undrift bench`: how fast this machine is with undrift, with a plain loop, and with other libraries."""
+"""`undrift bench`: time per round with undrift, a plain loop and other libraries on this machine."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from typer.core import TyperCommand
 
+from undrift.cli.console import console
+from undrift.cli.help import examples
+
 if TYPE_CHECKING:
     from undrift.bench.session import Display
 
@@ -32,14 +35,20 @@ class BenchCommand(TyperCommand):
         return super().parse_args(ctx, alone)
 
 
+def register(app: typer.Typer) -> None:
+    app.command(cls=BenchCommand, epilog=examples("undrift bench --work W3 --peers fluke,pfl"))(bench)
+
+
 def bench(
-    work: Annotated[str, typer.Option("--work", "-w", metavar="LIST", help="Works, of W1 to W5.")] = "W1,W2,W3",
+    work: Annotated[str, typer.Option("--work", "-w", metavar="LIST", help="Workloads, of W1 to W5.")] = "W1,W2,W3",
     peers: Annotated[
         str | None,
-        typer.Option(metavar="[LIST]", help="Other libraries, too: all, or some, as in fluke,pfl."),
+        typer.Option(metavar="[LIST]", help="Also other libraries: all, or some, as in fluke,pfl."),
     ] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, metavar="N", help="Timed rounds [dim](the work's)[/].")] = None,
-    repeats: Annotated[int, typer.Option(min=1, metavar="N", help="How often systems take turns.")] = 2,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Timed rounds [dim](the workload's)[/].")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, metavar="N", help="How often every system is measured.")] = 2,
     device: Annotated[
         str | None, typer.Option(metavar="cpu|cuda", help="Where to train [dim](a GPU if there is one)[/].")
     ] = None,
@@ -47,22 +56,23 @@ def bench(
         str | None, typer.Option(metavar="|".join(PRECISIONS), help="Of products on a GPU [dim](each system's own)[/].")
     ] = None,
     results: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Keep results; they are added to those it holds.")
+        Path | None, typer.Option("--json", metavar="FILE", help="Add the results to this file.")
     ] = None,
-    chart: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw them as bars.")] = None,
+    chart: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw a bar chart.")] = None,
 ) -> None:
-    """Time undrift against a plain loop, and against other libraries.
+    """Time undrift against a plain loop and other libraries.
 
     W1: MNIST, LeNet-5. W2: CIFAR-10, FedHBM's LeNet. W3: many tiny clients. W4: as pfl-research. W5: SCAFFOLD on W2.
 
-    Systems take turns, each in a process of its own.
+    Systems take turns, each in its own process.
 
     Peers are fluke, flower, pfl and fedjax, on a GPU jax. They are installed once, each in its own environment.
     """
-    from undrift.bench import works
+    from undrift.bench import workloads
     from undrift.bench.chart import check_name, draw
     from undrift.bench.session import Session
-    from undrift.bench.systems import OURS, chosen
+    from undrift.bench.systems import OURS
+    from undrift.bench.systems import select as select_systems
     from undrift.bench.table import notes, table
     from undrift.core import check
     from undrift.simulation.prepare import find_device
@@ -74,22 +84,29 @@ def bench(
             raise ValueError(f"--precision={precision} is for a GPU; on a CPU everything is computed in fp32")
     if chart is not None:
         check_name(chart)
-    chosen(peers, place, 1, compiled=False)  # refuses unknown names before anything is done
-    session = Session(works.named(work), peers, rounds, repeats, place, precision)
-    found = session.begin(results)
+    select_systems(peers, place, 1, compiled=False)  # refuses unknown names before anything is measured
+    session = Session(
+        workloads=workloads.select(work),
+        peers=peers,
+        rounds=rounds,
+        repeats=repeats,
+        device=place,
+        precision=precision,
+    )
+    found = session.open_results(results)
     try:
-        with _terminable(), _display(session.expected()) as display:
+        with _exit_on_sigterm(), _display(session.expected()) as display:
             session.run(found, results, display)
     except KeyboardInterrupt:
         kept = f"; results so far are in {results}" if results is not None and results.exists() else ""
         raise KeyboardInterrupt(f"interrupted{kept}") from None
     finally:
         if found.measurements:
-            console = Console(highlight=False, width=None if sys.stdout.isatty() else 1000)
-            console.print(table(found, console.width))
-            console.print()
+            output = console()
+            output.print(table(found, output.width))
+            output.print()
             for note in notes(found):
-                console.print(f"[dim]{escape(note)}[/]")
+                output.print(f"[dim]{escape(note)}[/]")
     if results is not None:
         print(f"results: {results}")
     if chart is not None:
@@ -99,8 +116,8 @@ def bench(
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
-    """Who is told to end ends in an orderly way, so that no process that is being measured goes on alone."""
+def _exit_on_sigterm() -> Iterator[None]:
+    """On SIGTERM, exit cleanly, so that the process that is being measured ends, too."""
     before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         yield
@@ -110,7 +127,7 @@ def _terminable() -> Iterator[None]:
 
 @contextmanager
 def _display(expected: float) -> Iterator[Display]:
-    """A bar with an estimate on a terminal, lines elsewhere."""
+    """A progress bar with a time estimate on a terminal, lines elsewhere."""
     if not sys.stderr.isatty():
         yield _Lines()
         return
@@ -128,14 +145,14 @@ def _display(expected: float) -> Iterator[Display]:
 
 
 class _Lines:
-    def doing(self, what: str) -> None:
+    def doing(self, text: str) -> None:
         pass
 
-    def did(self, what: str, share: float) -> None:
-        print(what, file=sys.stderr, flush=True)
+    def did(self, text: str, seconds: float) -> None:
+        print(text, file=sys.stderr, flush=True)
 
-    def note(self, what: str) -> None:
-        print(what, file=sys.stderr, flush=True)
+    def note(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
 
 
 class _Bar:
@@ -143,12 +160,12 @@ class _Bar:
         self._progress = progress
         self._bar = progress.add_task("", total=expected)
 
-    def doing(self, what: str) -> None:
-        self._progress.update(self._bar, description=escape(what))
+    def doing(self, text: str) -> None:
+        self._progress.update(self._bar, description=escape(text))
 
-    def did(self, what: str, share: float) -> None:
-        self._progress.console.print(escape(what), highlight=False)
-        self._progress.advance(self._bar, share)
+    def did(self, text: str, seconds: float) -> None:
+        self._progress.console.print(escape(text), highlight=False)
+        self._progress.advance(self._bar, seconds)
 
-    def note(self, what: str) -> None:
-        self._progress.console.print(escape(what), highlight=False, soft_wrap=True)
+    def note(self, text: str) -> None:
+        self._progress.console.print(escape(text), highlight=False, soft_wrap=True)

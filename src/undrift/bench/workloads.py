@@ -1,4 +1,4 @@
-"""The works that systems are timed on."""
+"""The workloads that systems are timed on. A new one is an entry of `WORKLOADS`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from undrift.core import check
 
 
 @dataclass(frozen=True)
-class Work:
-    """Equal clients, one local epoch of SGD, everything else as in the fields."""
+class Workload:
+    """Clients of equal size that train for one local epoch of SGD."""
 
     name: str
     title: str
@@ -23,14 +23,14 @@ class Work:
     lr: float
     warm_up: int  # rounds that are not timed, on a CPU
     rounds: int  # rounds that are
-    seconds: float  # of a round of the plain loop on two cores, roughly: for the estimate of the time left
+    seconds: float  # per round of the plain loop on two cores, roughly: for the estimate of the time left
     algorithm: str = "fedavg"
-    compiled: bool = False  # undrift is timed with compiled rounds, too, which it chooses for long runs only
+    compiled: bool = False  # undrift is also timed with compiled rounds, which it chooses for long runs only
 
 
-GPU_WARM_UP, GPU_ROUNDS, GPU_SECONDS = 3, 30, 0.2  # the same on a GPU, where all are quick
+GPU_WARM_UP, GPU_ROUNDS, GPU_SECONDS = 3, 30, 0.2  # the same on a GPU, where all are fast
 
-_W1 = Work(
+_W1 = Workload(
     name="W1",
     title="MNIST, LeNet-5",
     data="mnist",
@@ -45,7 +45,7 @@ _W1 = Work(
     rounds=8,
     seconds=0.6,
 )
-_W2 = Work(
+_W2 = Workload(
     name="W2",
     title="CIFAR-10, FedHBM's LeNet",
     data="cifar10",
@@ -74,7 +74,7 @@ _W3 = replace(
     seconds=0.15,
     compiled=True,
 )
-# As pfl-research compares libraries (arXiv 2404.06430), but for its evaluations, which are outside of the timed part.
+# The benchmark of pfl-research (arXiv 2404.06430) without its evaluations, which are not timed here.
 _W4 = replace(
     _W2,
     name="W4",
@@ -88,14 +88,14 @@ _W4 = replace(
 )
 _W5 = replace(_W2, name="W5", title="CIFAR-10, SCAFFOLD", algorithm="scaffold")
 
-WORKS = {work.name: work for work in (_W1, _W2, _W3, _W4, _W5)}
+WORKLOADS = {work.name: work for work in (_W1, _W2, _W3, _W4, _W5)}
 
 
-def named(text: str) -> list[Work]:
-    """The works of a list such as ``W3,W1``, in its order."""
+def select(text: str) -> list[Workload]:
+    """The workloads of a list such as ``W3,W1``, in its order."""
     names = [part.strip().upper() for part in text.split(",") if part.strip()]
     for name in names:
-        check.choice("--work", name, WORKS)
+        check.choice("--work", name, WORKLOADS)
     if not names:
-        raise ValueError(f"--work must name at least one of {', '.join(WORKS)}, got {text!r}")
-    return [WORKS[name] for name in dict.fromkeys(names)]
+        raise ValueError(f"--work must name at least one of {', '.join(WORKLOADS)}, got {text!r}")
+    return [WORKLOADS[name] for name in dict.fromkeys(names)]
