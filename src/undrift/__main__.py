@@ -1,5 +1,5 @@
 """``python -m undrift`` is the command line."""
 
-from undrift.cli.main import main
+from undrift.cli import main
 
 main()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-import tomllib
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ from typer.testing import CliRunner
 
 import undrift as ud
 from undrift import models
-from undrift.cli import app, config, usual
+from undrift.cli import app, config
 from undrift.data import available
-from undrift.simulation.prepare import Options
+from undrift.simulation.arguments import settings
 
 EVERY_KEY = """
 algorithm = "fedhbm"
@@ -41,6 +40,7 @@ optimizer = "sgd"
 [server]
 lr = 0.7
 weighting = "uniform"
+aggregate = "median"
 [run]
 rounds = 7
 cohort = 0.25
@@ -52,7 +52,10 @@ dtype = "float64"
 engine = "sequential"
 buffers = "local"
 precision = "fp32"
+patience = 5
 augment = "flip"
+metrics = ["f1"]
+compress = "half"
 """
 
 
@@ -62,32 +65,38 @@ def written(path: Path, text: str) -> Path:
 
 
 def test_every_key_arrives(tmp_path: Path) -> None:
-    values = config.read(written(tmp_path / "c.toml", EVERY_KEY))
-    recipe = config.recipe(values)
-    assert recipe.options == Options(
-        rounds=7,
-        cohort=0.25,
-        steps=3,
-        batch_size=None,
-        lr=0.5,
-        momentum=0.8,
-        weight_decay=0.01,
-        optimizer="sgd",
-        server_lr=0.7,
-        weighting="uniform",
-        eval_every=2,
-        target=0.9,
-        seed=5,
-        device="cpu",
-        dtype="float64",
-        engine="sequential",
-        clip=2,
-        lr_decay=0.9,
-        buffers="local",
-        precision="fp32",
-    )
-    assert (recipe.model, recipe.augment) == ("mlp", "flip")
-    federation = recipe.federation(5)
+    sections = config.read(written(tmp_path / "c.toml", EVERY_KEY))
+    found = config.resolve(sections)
+    assert found.arguments == {
+        "rounds": 7,
+        "cohort": 0.25,
+        "epochs": 1,
+        "steps": 3,
+        "batch_size": None,
+        "lr": 0.5,
+        "momentum": 0.8,
+        "weight_decay": 0.01,
+        "optimizer": "sgd",
+        "server_lr": 0.7,
+        "weighting": "uniform",
+        "aggregate": "median",
+        "eval_every": 2,
+        "target": 0.9,
+        "patience": 5,
+        "seed": 5,
+        "device": "cpu",
+        "dtype": "float64",
+        "engine": "sequential",
+        "clip": 2,
+        "lr_decay": 0.9,
+        "buffers": "local",
+        "precision": "fp32",
+        "augment": "flip",
+        "metrics": ["f1"],
+        "compress": "half",
+    }
+    assert found.model == "mlp"
+    federation = found.federation(5)
     assert federation.recipe == {
         "name": "digits",
         "partition": "classes:3",
@@ -97,32 +106,39 @@ def test_every_key_arrives(tmp_path: Path) -> None:
         "normalise": False,
     }
     assert len(federation) == 12
-    assert config.labelled(values["algorithm"]) == ("FedHBM", ud.algorithms.FedHBM())
+    assert config.find_algorithm(sections) == ud.algorithms.FedHBM()
 
 
-def test_every_option_has_a_key(tmp_path: Path) -> None:
-    values = config.read(written(tmp_path / "c.toml", EVERY_KEY))
-    named = {section: set(keys) for section, keys in values.items() if section != "algorithm"}
-    assert named == {section: set(keys) for section, keys in config._KEYS.items()}, "the file above has every key"
-    reached = named["local"] | {"server_lr", "weighting"} | named["run"] - {"augment"}
-    assert reached == {field.name for field in fields(Options)}
+def test_every_setting_is_tested(tmp_path: Path) -> None:
+    sections = config.read(written(tmp_path / "c.toml", EVERY_KEY))
+    keys = {(section, key) for section, keys in config.SETTINGS.items() for key in keys}
+    assert keys == {(section, key) for section, keys in sections.items() for key in keys if section != "algorithm"}
 
 
-def test_help_names_every_key() -> None:
-    words = set(re.findall(r"\w+", CliRunner().invoke(app, ["run", "--help"]).stdout))
-    for section, keys in tomllib.loads(EVERY_KEY).items():
-        assert {section, *(keys if section != "algorithm" else ())} <= words
+def test_settings_of_data_are_the_arguments_of_load() -> None:
+    arguments = {p.name: p.default for p in inspect.signature(ud.data.load).parameters.values()}
+    del arguments["seed"]  # it is run.seed
+    arguments["name"] = "digits"
+    assert {key: option.default for key, option in config.SETTINGS["data"].items()} == arguments
 
 
-def test_without_a_word_it_is_the_usual_on_digits() -> None:
-    recipe = config.recipe({})
-    usual_settings = {"model.name": "cnn", "local.lr": 0.1}
-    assert recipe == config.Recipe({"name": "digits"}, "cnn", None, Options(cohort=0.2, lr=0.1), usual_settings)
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_help_lists_every_setting(command: str) -> None:
+    words = set(re.findall(r"\w+", CliRunner().invoke(app, [command, "--help"]).stdout))
+    for section, keys in config.SETTINGS.items():
+        assert {section, *keys} <= words
+
+
+def test_defaults() -> None:
+    found = config.resolve({})
+    assert (found.data, found.model) == ({"name": "digits"}, "cnn")
+    assert found.arguments == {each.name: each.default for each in settings()} | {"cohort": 0.2, "lr": 0.1}
+    assert found.defaults == {"model.name": "cnn", "local.lr": 0.1}
 
 
 def test_a_partition_depends_on_the_seed() -> None:
-    recipe = config.recipe({"data": {"clients": 10}})
-    same, again, other = (recipe.federation(seed) for seed in (1, 1, 2))
+    found = config.resolve({"data": {"clients": 10}})
+    same, again, other = (found.federation(seed) for seed in (1, 1, 2))
     assert np.array_equal(same.rows, again.rows)
     assert not np.array_equal(same.rows, other.rows)
 
@@ -141,13 +157,15 @@ def test_a_partition_depends_on_the_seed() -> None:
         ("[data]\nnormalise = 1", "data.normalise must be true or false, got 1"),
         ("[run]\ncohort = 'ten'", "run.cohort must be a number, a fraction, or a list of clients for every round"),
         ("[local.lr]\nx = 1", "local.lr must be a number, got {'x': 1}"),
-        ("[local]\nlr = -1.0", "lr must be greater than 0, got -1.0"),
+        ("[local]\nlr = -1.0", "local.lr must be greater than 0, got -1.0"),
         ("[server]\nweighting = 'sample'", "did you mean 'samples'?"),
+        ("[data]\nclients = 0", "data.clients must be at least 1, got 0"),
+        ("[run]\nmetrics = 3", "run.metrics must be a name or a list of names, got 3"),
     ],
 )
 def test_refusals(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError) as refusal:  # noqa: PT011  # the message is compared below
-        config.recipe(config.read(written(tmp_path / "c.toml", text)))
+        config.resolve(config.read(written(tmp_path / "c.toml", text)))
     assert message in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
@@ -195,59 +213,44 @@ def test_missing_and_binary_files(tmp_path: Path) -> None:
     ],
 )
 def test_settings(text: str, expected: tuple[str, str, Any]) -> None:
-    assert config.setting(text) == expected
+    assert config.parse_setting(text) == expected
 
 
 @pytest.mark.parametrize("text", ["local.lr", "local.lr=", "=3", "local.lr=[1", "lr=3", "local.lr='a"])
 def test_wrong_settings(text: str) -> None:
-    with pytest.raises(ValueError, match=r"section.key=value|unknown key|not a value"):
-        config.setting(text)
+    with pytest.raises(ValueError, match=r"section.key=value|unknown key|not a TOML value"):
+        config.parse_setting(text)
 
 
-def test_later_values_win() -> None:
-    values = config.with_value({"local": {"lr": 1.0, "epochs": 2}}, "local", "lr", 0.5)
-    assert values == {"local": {"lr": 0.5, "epochs": 2}}
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("fedavg", [{"name": "fedavg"}]),
-        ("fedprox(mu=0.1),fedavg", [{"name": "fedprox", "mu": 0.1}, {"name": "fedavg"}]),
-        (" Fed-Avg , ma-fsvrg(models=2) ", [{"name": "Fed-Avg"}, {"name": "ma-fsvrg", "models": 2}]),
-        ("fedpvr(layers=['a', 'b,c'])", [{"name": "fedpvr", "layers": ["a", "b,c"]}]),
-        ("fedga(form=stale)", [{"name": "fedga", "form": "stale"}]),
-        ("fedhbm(variant=None, nesterov=True)", [{"name": "fedhbm", "variant": None, "nesterov": True}]),
-        ("fedavg(pgvc=PGVC(layers=1))", [{"name": "fedavg", "pgvc": {"layers": 1}}]),
-    ],
-)
-def test_lists_of_algorithms(text: str, expected: list[dict[str, Any]]) -> None:
-    assert config.algorithm_sections(text) == expected
+def test_later_values_win(tmp_path: Path) -> None:
+    path = written(tmp_path / "c.toml", "[local]\nlr = 1.0\nepochs = 2\n[run]\nrounds = 5\nseed = 1\n")
+    given = {"run.rounds": 7, "run.seed": None, "model.name": "mlp"}
+    sections = config.combine(path, given, ["local.lr=0.5", "run.rounds=9"])
+    assert sections == {
+        "local": {"lr": 0.5, "epochs": 2},
+        "run": {"rounds": 9, "seed": 1},
+        "model": {"name": "mlp"},
+    }
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("section", "expected"),
     [
-        "fedprox(0.1)",
-        "fedprox(mu=)",
-        "fedprox(mu=0.1",
-        "fedprox)",
-        "fedprox(**{'mu': 1})",
-        "fedprox(mu=__import__('os'))",
-        "fedprox(mu=open('x'))",
-        "fedprox(mu=1)(mu=2)",
+        ({"name": "fedprox", "mu": 0.1}, ud.algorithms.FedProx(mu=0.1)),
+        ({"name": "fedprox(mu=0.1)"}, ud.algorithms.FedProx(mu=0.1)),
+        ({"name": "fedprox(mu=0.1)", "mu": 0.2}, ud.algorithms.FedProx(mu=0.2)),
+        ({"name": "fedprox", "pgvc": {"layers": 1}}, ud.algorithms.FedProx(pgvc=ud.PGVC(layers=1))),
     ],
 )
-def test_wrong_algorithms(text: str) -> None:
-    with pytest.raises(ValueError, match=r"written name"):
-        config.algorithm_sections(text)
+def test_algorithms(section: dict[str, Any], expected: ud.Algorithm) -> None:
+    assert config.find_algorithm({"algorithm": section}) == expected
 
 
-def test_labels_show_what_was_given() -> None:
-    label, algorithm = config.labelled({"name": "fedprox", "mu": 0.1})
-    assert (label, algorithm) == ("FedProx(mu=0.1)", ud.algorithms.FedProx(mu=0.1))
-    _, algorithm = config.labelled({"name": "fedprox", "pgvc": {"layers": 1}})
-    assert algorithm == ud.algorithms.FedProx(pgvc=ud.PGVC(layers=1))
+def test_an_algorithm_that_is_given_replaces_the_section(tmp_path: Path) -> None:
+    path = written(tmp_path / "c.toml", "[algorithm]\nname = 'fedprox'\nmu = 5.0\n")
+    sections = config.combine(path, {}, ["algorithm.mu=0.1"])
+    assert config.find_algorithm(sections) == ud.algorithms.FedProx(mu=0.1)
+    assert config.find_algorithm(config.combine(path, {}, algorithm="fedavg")) == ud.algorithms.FedAvg()
 
 
 @pytest.mark.parametrize(
@@ -261,32 +264,34 @@ def test_labels_show_what_was_given() -> None:
         ({"name": "fedavg", "pgvc": {"layer": 1}}, "PGVC has no option 'layer'; did you mean 'layers'?"),
     ],
 )
-def test_wrong_algorithm_sections(section: dict[str, Any], message: str) -> None:
+def test_wrong_algorithms(section: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as refusal:  # noqa: PT011  # the message is compared below
-        config.labelled(section)
+        config.find_algorithm({"algorithm": section})
     assert message in str(refusal.value)
 
 
-def test_a_data_set_brings_its_usual_settings() -> None:
+def test_a_data_set_has_defaults_of_its_own() -> None:
     """FedHBM's for Shakespeare: 100 roles, ten a round, batches of 100, rate 1."""
-    recipe = config.recipe({"data": {"name": "shakespeare"}})
-    assert recipe.data == {"name": "shakespeare", "partition": "natural,min=2000", "clients": 100}
-    assert recipe.model == "char-lstm"
-    assert recipe.options == Options(lr=1.0, batch_size=100, rounds=250, cohort=10, eval_every=10)
-    assert recipe.usual["local.lr"] == 1.0
+    found = config.resolve({"data": {"name": "shakespeare"}})
+    assert found.data == {"name": "shakespeare", "partition": "natural,min=2000", "clients": 100}
+    assert found.model == "char-lstm"
+    expected = {"lr": 1.0, "batch_size": 100, "rounds": 250, "cohort": 10, "eval_every": 10}
+    assert found.arguments == found.arguments | expected
+    assert found.defaults["local.lr"] == 1.0
 
 
-def test_what_is_given_wins_over_what_is_usual() -> None:
-    recipe = config.recipe(
+def test_what_is_given_wins_over_the_data_sets_defaults() -> None:
+    found = config.resolve(
         {"data": {"name": "shakespeare", "clients": 7}, "model": {"name": "mlp"}, "local": {"lr": 0.2}}
     )
-    assert (recipe.data["clients"], recipe.model, recipe.options.lr, recipe.options.batch_size) == (7, "mlp", 0.2, 100)
-    assert "local.lr" not in recipe.usual
-    assert "local.batch_size" in recipe.usual
+    assert (found.data["clients"], found.model) == (7, "mlp")
+    assert (found.arguments["lr"], found.arguments["batch_size"]) == (0.2, 100)
+    assert "local.lr" not in found.defaults
+    assert "local.batch_size" in found.defaults
 
 
-def test_usual_settings_are_settings() -> None:
-    assert usual.USUAL.keys() == available().keys()
-    for name, sections in usual.USUAL.items():
-        assert sections["model"]["name"] in models.available()
-        assert config.recipe(sections | {"data": sections.get("data", {}) | {"name": name}}).usual == {}
+@pytest.mark.parametrize("name", available())
+def test_defaults_of_data_sets_are_settings(name: str) -> None:
+    sections = ud.data.default_settings(name)
+    assert sections["model"]["name"] in models.available()
+    assert config.resolve(config.merge({"data": {"name": name}}, sections)).defaults == {}

@@ -18,7 +18,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import undrift as ud
-from undrift.cli import main as cli
+from undrift.cli import app
+from undrift.cli.group import FAILED, INTERRUPTED
 from undrift.core.parts import Part
 from undrift.core.tree import Tree
 from undrift.engines import Sequential
@@ -35,7 +36,7 @@ Undrift = Callable[..., Result]
 def undrift(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Undrift:
     """Runs a command in an empty directory."""
     monkeypatch.chdir(tmp_path)
-    return lambda *args: CliRunner().invoke(cli.app, [str(arg) for arg in args], prog_name="undrift")
+    return lambda *args: CliRunner().invoke(app, [str(arg) for arg in args], prog_name="undrift")
 
 
 def begin(rounds: int = 6, model: str = "softmax", **options: Any) -> ud.Run:
@@ -329,7 +330,7 @@ def test_kinds(name: str, expected: str) -> None:
 
 
 def figures(breakdown: Breakdown, **others: Any) -> Figures:
-    known = {
+    known: dict[str, Any] = {
         **{"rounds": [4, 5], "evaluations": 2, "usual_ms": 0.9, "cores_busy": 1.8},
         **{"host_bytes": 2 * 10**9, "device_bytes": None, "trace": "profile.json"},
     }
@@ -425,7 +426,7 @@ def test_a_run_that_reaches_its_target_first(undrift: Undrift) -> None:
 def test_divergence_is_told_as_without_one(undrift: Undrift) -> None:
     diverging = ("--set", "local.lr=3e38", "--set", "local.epochs=9")
     result = undrift("run", "-a", "fedavg", *QUICK, *diverging, "--profile", "--out", "x")
-    assert result.exit_code == cli.FAILED
+    assert result.exit_code == FAILED
     assert "No profile" in result.stdout
     assert result.stderr.startswith("undrift: error: diverged in round 1: ")
 
@@ -441,8 +442,8 @@ def test_ctrl_c_saves_the_run_and_its_profile(undrift: Undrift, monkeypatch: pyt
 
     monkeypatch.setattr(Profile, "__call__", press)
     result = undrift("run", "-a", "fedhbm", *QUICK, "--rounds", "100", "--profile", "--out", "x")
-    assert result.exit_code == cli.INTERRUPTED
-    assert result.stderr == "undrift: interrupted after round 5; go on with: undrift resume x\n"
+    assert result.exit_code == INTERRUPTED
+    assert result.stderr == "undrift: interrupted after round 5; resume with: undrift resume x\n"
     assert "Rounds 4 to 5: " in result.stdout
     assert events("x/profile.json")
     again = json.loads(undrift("resume", "x", "--rounds", "7", "--json").stdout)

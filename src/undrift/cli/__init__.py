@@ -1,5 +1,12 @@
-"""The command line: one file a command. Commands import what they need when called, so that help is instant."""
+"""The command line: one file a command, registered below.
 
-from undrift.cli.main import app, main
+Commands import what they need when they are called, so that help does not wait for torch.
+"""
+
+from undrift.cli import bench, compare, data, explain, listing, report, resume, run
+from undrift.cli.group import app, main
 
 __all__ = ["app", "main"]
+
+for command in (run, compare, resume, report, listing, explain, data, bench):
+    command.register(app)

@@ -1,108 +1,110 @@
 """Experiments in plain values: TOML files and ``section.key=value`` on the command line.
 
-algorithm = "fedhbm"            or [algorithm] with name and options
-[data]    name, partition, clients, test_share, normalise
-[model]   name
-[local]   lr, lr_decay, epochs, steps, batch_size ("full": all samples), momentum, weight_decay, clip, optimizer
-[server]  lr, weighting
-[run]     rounds, cohort (a fifth of the clients; 1.0: everyone), seed, eval_every, target, device, dtype, engine,
-          buffers, augment, precision
+    algorithm = "fedprox(mu=0.1)"    # or a section [algorithm] with name and options
+    [data]
+    name = "digits"
+    [local]
+    lr = 0.3
 
-A data set brings its usual settings (`usual.py`) where these say nothing.
+The keys, their types and their meaning are those of `SETTINGS`. Settings that are not given are the data set's own
+(`undrift.data.default_settings`), then those of `DEFAULTS`, then those of `undrift.simulate`.
 """
 
 from __future__ import annotations
 
-import ast
-import re
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from undrift import algorithms
-from undrift.cli.usual import completed
+from undrift.algorithms.text import from_options
+from undrift.algorithms.text import read as read_algorithm
+from undrift.cli.options import DEFAULT_DATA
+from undrift.core import check
 from undrift.core.check import nearest
-from undrift.data import FederatedData, load
+from undrift.data import FederatedData, default_settings, load
 from undrift.methods.algorithm import Algorithm
-from undrift.plugins.pgvc import PGVC
-from undrift.simulation.prepare import Options
+from undrift.simulation.arguments import settings
+from undrift.simulation.options import Kind, Option, number, text, whole
 
-Config = dict[str, dict[str, Any]]  # section -> key -> value
+Sections = dict[str, dict[str, Any]]  # section -> key -> value
+ALGORITHM = "algorithm"  # the section whose keys are those of the algorithm that it names
 
-
-class _Kind(NamedTuple):
-    words: str
-    fits: Callable[[Any], bool]
-
-
-_TEXT = _Kind("a text", lambda v: isinstance(v, str))
-_FLAG = _Kind("true or false", lambda v: isinstance(v, bool))
-_WHOLE = _Kind("a whole number", lambda v: type(v) is int)
-_NUMBER = _Kind("a number", lambda v: type(v) in (int, float))
-_BATCH = _Kind('a whole number or "full"', lambda v: type(v) is int or v == "full")
-_COHORT = _Kind("a number, a fraction, or a list of clients for every round", lambda v: type(v) in (int, float, list))
-
-_KEYS: dict[str, dict[str, _Kind]] = {
-    "data": {"name": _TEXT, "partition": _TEXT, "clients": _WHOLE, "test_share": _NUMBER, "normalise": _FLAG},
-    "model": {"name": _TEXT},
-    "local": {
-        "lr": _NUMBER,
-        "lr_decay": _NUMBER,
-        "epochs": _WHOLE,
-        "steps": _WHOLE,
-        "batch_size": _BATCH,
-        "momentum": _NUMBER,
-        "weight_decay": _NUMBER,
-        "clip": _NUMBER,
-        "optimizer": _TEXT,
-    },
-    "server": {"lr": _NUMBER, "weighting": _TEXT},
-    "run": {
-        "rounds": _WHOLE,
-        "cohort": _COHORT,
-        "seed": _WHOLE,
-        "eval_every": _WHOLE,
-        "target": _NUMBER,
-        "device": _TEXT,
-        "dtype": _TEXT,
-        "engine": _TEXT,
-        "buffers": _TEXT,
-        "precision": _TEXT,
-        "augment": _TEXT,
-    },
-}
-_DATA = "digits"  # where none is named
-# A fifth of the clients in a round, as federations have it; 1.0 is everyone, with whom some algorithms (FedHBM with its
-# default beta) are unstable.
-_COHORT_SHARE = 0.2
+# A fifth of the clients train in a round, as is common in federated learning; with everyone (1.0) some algorithms
+# (FedHBM with its default beta) are unstable.
+DEFAULTS: Sections = {"run": {"cohort": 0.2}}
 
 
-class Labelled(NamedTuple):
-    label: str  # the class name, with the options that were given
-    algorithm: Algorithm
+def _setting(section: str, key: str, kind: Kind, meaning: str, *, default: Any = None) -> Option:
+    """A setting that is no option of `simulate`."""
+    return Option(name=key, default=default, meaning=meaning, kind=kind, section=section, key=key, none=None)
+
+
+# The arguments of `undrift.data.load`, but for the seed, which is run.seed.
+_DATA = (
+    _setting("data", "name", text(), "data set, of `undrift list datasets`", default=DEFAULT_DATA),
+    _setting("data", "partition", text(), "how samples are split among clients; None for the data set's own"),
+    _setting("data", "clients", whole(1), "number of clients; None for the data set's own"),
+    _setting(
+        "data", "test_share", number(0, 1, open_high=True), "part of its samples that a client holds out", default=0.0
+    ),
+    _setting(
+        "data", "normalise", Kind("true or false", (bool,), check.flag), "scale images to mean 0, std 1", default=True
+    ),
+)
+_MODEL = _setting("model", "name", text(), "model, of `undrift list models`; None for the data set's own")
+
+
+def _by_section(options: Iterable[Option]) -> dict[str, dict[str, Option]]:
+    """Sections in the order in which help and documentation show them."""
+    found: dict[str, dict[str, Option]] = {section: {} for section in ("data", "model", "local", "server", "run")}
+    for option in options:
+        found.setdefault(option.section, {})[option.key] = option
+    return found
+
+
+SETTINGS = _by_section([*_DATA, _MODEL, *settings()])
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """An experiment without its algorithm, all by name."""
+class Configuration:
+    """All of an experiment but its algorithm, by name."""
 
     data: dict[str, Any]  # arguments of `undrift.data.load`, except the seed
     model: str
-    augment: str | None
-    options: Options
-    usual: dict[str, Any] = field(default_factory=dict)  # settings that the data set brought, as section.key
+    arguments: dict[str, Any]  # further arguments of `undrift.simulate`
+    defaults: dict[str, Any]  # settings of the data set that nobody gave, as {"section.key": value}
 
     def federation(self, seed: int) -> FederatedData:
         return load(**self.data, seed=seed)
 
 
-# From text to plain values
+# From text to sections
 
 
-def read(path: str | Path) -> Config:
-    """A TOML file as nested values."""
+def combine(
+    path: str | Path | None,
+    given: Mapping[str, Any],
+    texts: Iterable[str] = (),
+    algorithm: str | None = None,
+) -> Sections:
+    """A file, overridden by `given` (``{"section.key": value}``, of which None is not given), then by `texts`.
+
+    An algorithm that is given replaces the file's, options included.
+    """
+    sections = {} if path is None else read(path)
+    if algorithm is not None:
+        sections |= {ALGORITHM: {"name": algorithm}}
+    values = [(*name.split("."), value) for name, value in given.items() if value is not None]
+    for section, key, value in [*values, *map(parse_setting, texts)]:
+        sections |= {section: sections.get(section, {}) | {key: value}}
+    return sections
+
+
+def read(path: str | Path) -> Sections:
+    """The sections of a TOML file."""
     if not Path(path).is_file():
         hint = "; an algorithm is given with -a" if str(path).lower() in algorithms.available() else ""
         raise ValueError(f"there is no configuration file {str(path)!r}{hint}")
@@ -113,17 +115,17 @@ def read(path: str | Path) -> Config:
     except tomllib.TOMLDecodeError as error:
         what, _, where = str(error).removesuffix(")").partition(" (at ")
         raise ValueError(f"{path}, {where}: {what[0].lower()}{what[1:]}") from None
-    if isinstance(content.get("algorithm"), str):
-        content["algorithm"] = algorithm_section(content["algorithm"])
+    if isinstance(content.get(ALGORITHM), str):
+        content[ALGORITHM] = {"name": content[ALGORITHM]}
     for section, keys in content.items():
         if not isinstance(keys, dict):
-            what = f"; did you mean [{section}] with name = {keys!r}?" if "name" in _KEYS.get(section, {}) else ""
-            raise ValueError(f"{path}: {section!r} must be a section, [{section}], got {keys!r}{what}")
+            hint = f"; did you mean [{section}] with name = {keys!r}?" if "name" in SETTINGS.get(section, {}) else ""
+            raise ValueError(f"{path}: {section!r} must be a section, [{section}], got {keys!r}{hint}")
     return content
 
 
-def setting(text: str) -> tuple[str, str, Any]:
-    """``section.key=value`` taken apart; a value is written as in TOML, and a bare word is a text."""
+def parse_setting(text: str) -> tuple[str, str, Any]:
+    """Section, key and value of ``section.key=value``; values are written as in TOML, or as a word without quotes."""
     path, equals, value = text.partition("=")
     section, dot, key = path.strip().partition(".")
     if not equals or not value.strip():
@@ -138,114 +140,73 @@ def _toml_value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         if text[0] in "[{\"'":
-            raise ValueError(f"{text!r} is not a value as TOML writes it") from None
+            raise ValueError(f"{text!r} is not a TOML value") from None
         return text
 
 
-def with_value(config: Config, section: str, key: str, value: Any) -> Config:
-    return config | {section: config.get(section, {}) | {key: value}}
+# From sections to what `undrift.simulate` takes
 
 
-def algorithm_section(text: str) -> dict[str, Any]:
-    """``fedprox`` or ``fedprox(mu=0.1)`` as a section; a bare word among the options is a text."""
-    match = re.fullmatch(r"\s*([\w -]+?)\s*(\(.*\))?\s*", text, re.DOTALL)
-    if not match:
-        raise ValueError(f"an algorithm is written name or name(option=value), got {text!r}")
-    try:
-        call = ast.parse(f"_{match[2] or '()'}", mode="eval").body
-        return {"name": match[1], **_keywords(call)}
-    except (SyntaxError, ValueError):
-        raise ValueError(f"options of an algorithm are written name(option=value, ...), got {text!r}") from None
+def resolve(sections: Sections) -> Configuration:
+    """What the sections stand for; refuses unknown keys and wrong values."""
+    given = {section: _checked(section, keys) for section, keys in sections.items() if section != ALGORITHM}
+    name = given.get("data", {}).get("name", DEFAULT_DATA)
+    defaults = default_settings(name)
+    values = merge(DEFAULTS, defaults, given)
+    arguments = {each.name: _argument(each, values.get(each.section, {})) for each in settings()}
+    unasked = {
+        f"{section}.{key}": value
+        for section, keys in defaults.items()
+        for key, value in keys.items()
+        if key not in given.get(section, {})
+    }
+    return Configuration({"name": name} | values.get("data", {}), values["model"]["name"], arguments, unasked)
 
 
-def _keywords(call: ast.expr) -> dict[str, Any]:
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-        raise ValueError
-    if call.args or any(keyword.arg is None for keyword in call.keywords):
-        raise ValueError
-    return {str(keyword.arg): _literal(keyword.value) for keyword in call.keywords}
+def _argument(option: Option, keys: Mapping[str, Any]) -> Any:
+    value = keys.get(option.key, option.default)
+    return None if value == option.none else value
 
 
-def _literal(node: ast.expr) -> Any:
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id.lower() == "pgvc":
-        return _keywords(node)
-    return ast.literal_eval(node)
+def merge(*layers: Mapping[str, Mapping[str, Any]]) -> Sections:
+    """Later sections win, key by key."""
+    names = dict.fromkeys(name for sections in layers for name in sections)
+    return {name: {k: v for sections in layers for k, v in sections.get(name, {}).items()} for name in names}
 
 
-def algorithm_sections(text: str) -> list[dict[str, Any]]:
-    """A list with commas: ``fedavg,fedprox(mu=0.1)``."""
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character in "([{") - (character in ")]}")
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [algorithm_section(part) for part in parts if part.strip()]
-
-
-# From plain values to an experiment
-
-
-def recipe(config: Config) -> Recipe:
-    """What the sections stand for; refuses what it does not know."""
-    given = {section: _checked(section, keys) for section, keys in config.items() if section != "algorithm"}
-    values, usual = completed(given, given.get("data", {}).get("name", _DATA))
-    local, server, run = ({**values.get(section, {})} for section in ("local", "server", "run"))
-    if local.get("batch_size") == "full":
-        local["batch_size"] = None
-    if "lr" in server:
-        server["server_lr"] = server.pop("lr")
-    augment = run.pop("augment", None)
-    return Recipe(
-        {"name": _DATA} | values.get("data", {}),
-        values["model"]["name"],
-        augment,
-        Options(**local, **server, **{"cohort": _COHORT_SHARE} | run),
-        usual,
-    )
-
-
-def labelled(section: Mapping[str, Any]) -> Labelled:
-    """The algorithm of a section; its label shows the options that were given."""
-    options = {key: value for key, value in section.items() if key != "name"}
+def find_algorithm(sections: Sections) -> Algorithm:
+    """The algorithm that the sections name, with its options."""
+    section = sections.get(ALGORITHM, {})
     if not isinstance(section.get("name"), str):
         raise ValueError("no algorithm is named; give one with -a, and see them with: undrift list algorithms")
-    kind = algorithms.find(section["name"])
-    _refuse_unknown(kind.__name__, options, kind)
-    if isinstance(options.get("pgvc"), dict):
-        _refuse_unknown("PGVC", options["pgvc"], PGVC)
-        options["pgvc"] = PGVC(**options["pgvc"])
-    given = ", ".join(f"{key}={value!r}" for key, value in options.items())
-    return Labelled(f"{kind.__name__}({given})" if given else kind.__name__, kind(**options))
-
-
-def _refuse_unknown(name: str, options: Mapping[str, Any], kind: type[Algorithm] | type[PGVC]) -> None:
-    known = [option.name for option in fields(kind)]
-    for key in options:
-        if key not in known:
-            raise ValueError(f"{name} has no option {key!r}{nearest(key, known)}")
+    name, options = read_algorithm(section["name"])
+    return from_options(name, options | {key: value for key, value in section.items() if key != "name"})
 
 
 def _checked(section: str, keys: Mapping[str, Any]) -> dict[str, Any]:
-    if section not in _KEYS:
-        raise ValueError(f"unknown section {section!r}{nearest(section, [*_KEYS, 'algorithm'])}")
+    if section not in SETTINGS:
+        raise ValueError(f"unknown section {section!r}{nearest(section, [*SETTINGS, ALGORITHM])}")
     for key, value in keys.items():
-        if key not in _KEYS[section]:
+        if key not in SETTINGS[section]:
             raise ValueError(f"unknown key '{section}.{key}'{_suggestion(section, key)}")
-        kind = _KEYS[section][key]
-        if not kind.fits(value):
-            raise ValueError(f"{section}.{key} must be {kind.words}, got {value!r}")
+        _check(SETTINGS[section][key], value)
     return dict(keys)
+
+
+def _check(option: Option, value: Any) -> None:
+    if option.none is not None and value == option.none:
+        return
+    if not option.kind.fits(value):
+        words = option.kind.words if option.none is None else f'{option.kind.words} or "{option.none}"'
+        raise ValueError(f"{option.path} must be {words}, got {value!r}")
+    option.kind.check(option.path, value)
 
 
 def _suggestion(section: str, key: str) -> str:
     """The same key of another section, or else the closest of all."""
-    elsewhere = [f"{s}.{key}" for s, keys in _KEYS.items() if key in keys]
+    elsewhere = [f"{s}.{key}" for s, keys in SETTINGS.items() if key in keys]
     if elsewhere:
         return f"; did you mean {' or '.join(map(repr, elsewhere))}?"
-    home = _KEYS.get(section)
-    known = [f"{s}.{k}" for s, keys in _KEYS.items() for k in keys if home is None or s == section]
+    home = SETTINGS.get(section)
+    known = [f"{s}.{k}" for s, keys in SETTINGS.items() for k in keys if home is None or s == section]
     return nearest(f"{section}.{key}" if section else key, known)

@@ -1,20 +1,20 @@
-"""`undrift data`: fetch and import data sets, look at partitions."""
+"""`undrift data`: fetch and import data sets, draw partitions."""
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Fetch or import a data set; draw a partition.")
+from undrift.cli.console import print_json, print_table, say_paths
+from undrift.cli.help import examples
+from undrift.cli.options import DEFAULT_DATA, AsJson, Clients, Partition
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+commands = typer.Typer(
+    no_args_is_help=True, rich_markup_mode="rich", help="Fetch or import a data set; draw a partition."
+)
 _FIGURES = {
     "samples": "Samples",
     "classes": "Classes",
@@ -24,7 +24,11 @@ _FIGURES = {
 }
 
 
-@app.command(epilog="Example:\n\n[bold]undrift data get mnist --from ~/downloads/mnist[/]")
+def register(app: typer.Typer) -> None:
+    app.add_typer(commands, name="data")
+
+
+@commands.command(epilog=examples("undrift data get mnist --from ~/downloads/mnist"))
 def get(
     name: Annotated[str, typer.Argument(metavar="NAME", hidden=True)],
     source: Annotated[
@@ -32,7 +36,7 @@ def get(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch a data set from the Hugging Face hub, or import its files, once and for all.
+    """Fetch a data set from the Hugging Face hub, or import its files, into the local cache.
 
     `undrift list datasets` shows the names.
 
@@ -42,33 +46,31 @@ def get(
     from undrift.data import get as fetch
 
     manifest = fetch(name, source)
-    place = cache.home() / name
+    path = cache.home() / name
     if as_json:
-        _print_json(manifest | {"path": str(place)})
+        print_json(manifest | {"path": str(path)})
         return
     shapes = [
         [part, " × ".join(f"{size:,}" for size in facts["shape"]), facts["dtype"]]
         for part, facts in manifest["arrays"].items()
     ]
-    _print_table(["Array", "Shape", "Type"], shapes)
-    print(f"source: {manifest['source']}\nkept in: {place}")
+    print_table(["Array", "Shape", "Type"], shapes)
+    print(f"source: {manifest['source']}")
+    say_paths(cache=path)
 
 
-@app.command(epilog="Example:\n\n[bold]undrift data show -d digits --partition dirichlet:0.1 --clients 20[/]")
+@commands.command(epilog=examples("undrift data show -d digits --partition dirichlet:0.1 --clients 20"))
 def show(
-    name: Annotated[str, typer.Option("--data", "-d", metavar="NAME", help="Data set.")] = "digits",
-    partition: Annotated[
-        str | None,
-        typer.Option(metavar="SCHEME", help="As in dirichlet:0.1,min=10 [dim](the data set's own)[/]."),
-    ] = None,
-    clients: Annotated[int | None, typer.Option(metavar="N", help="How many clients share the data.")] = None,
+    name: Annotated[str, typer.Option("--data", "-d", metavar="NAME", help="Data set.")] = DEFAULT_DATA,
+    partition: Partition = None,
+    clients: Clients = None,
     seed: Annotated[int, typer.Option(metavar="S", help="Seed of the partition.")] = 0,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Picture, .png or .html [dim](both, named after the data)[/].")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Draw the clients and classes of a partition, and say in figures how much clients differ."""
+    """Draw the clients and classes of a partition, and measure how much clients differ."""
     from undrift.data import default_partition, load
     from undrift.data.heterogeneity import heterogeneity, summary
     from undrift.data.picture import draw
@@ -81,27 +83,14 @@ def show(
     figures = summary(heterogeneity(federation))
     if as_json:
         about = {"data": name, "partition": scheme, "seed": seed}
-        _print_json(about | figures | {"pictures": [str(path) for path in pictures]})
+        print_json(about | figures | {"pictures": [str(path) for path in pictures]})
         return
     rows = [
         [_FIGURES[figure], *(f"{value:,.{0 if figure == 'samples' else 2}f}" for value in values.values())]
         for figure, values in figures["per_client"].items()
     ]
     print(f"{name}, {scheme}: {figures['clients']:,} clients share {figures['samples']:,} samples\n")
-    _print_table(["Per client", "Smallest", "Mean", "Largest"], rows, numbers=range(1, 4))
+    print_table(["Per client", "Smallest", "Mean", "Largest"], rows, numbers=range(1, 4))
     print(f"\nOn average a client's size is {figures['size_inequality']:.0%} off the mean size.")
     for path in pictures:
-        print(f"picture: {path}")
-
-
-def _print_json(content: Any) -> None:
-    print(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
-
-
-def _print_table(headings: list[str], rows: list[list[str]], numbers: range = range(0)) -> None:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if place in numbers else "left")
-    for row in rows:
-        table.add_row(*row)
-    Console(highlight=False).print(table)
+        say_paths(picture=path)

@@ -1,0 +1,64 @@
+"""All printing of the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+
+def console() -> Console:
+    """Colours and the terminal's width on a terminal; in files and pipes nothing is truncated or wrapped."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 1000)
+
+
+def say(markup: str) -> None:
+    """Print text with rich's markup."""
+    console().print(markup)
+
+
+def say_paths(**paths: Path) -> None:
+    """Paths are never wrapped, so that they can be copied."""
+    for name, path in paths.items():
+        print(f"{name}: {path}")
+
+
+def complain(error: object) -> None:
+    """An error in one line on stderr."""
+    print(f"undrift: error: {' '.join(str(error).split())}", file=sys.stderr)
+
+
+def print_json(content: Any) -> None:
+    print(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], numbers: range = range(0)) -> None:
+    """A table whose columns in `numbers` are aligned to the right."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
+    for index, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if index in numbers else "left", no_wrap=index in numbers)
+    for row in rows:
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    console().print(table)
+
+
+def print_indented(content: RenderableType) -> None:
+    console().print(Padding(content, (0, 0, 0, 2), expand=False))
+
+
+def print_pairs(pairs: Mapping[str, str]) -> None:
+    """Names and values in two columns, indented."""
+    if not pairs:
+        return
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for name, value in pairs.items():
+        grid.add_row(Text(name), Text(value))
+    print_indented(grid)

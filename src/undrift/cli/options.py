@@ -1,0 +1,29 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DEFAULT_DATA = "digits"
+
+# Arguments are explained by the command's text: with recent versions of click their own help is not shown.
+ConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", hidden=True)]
+Data = Annotated[str | None, typer.Option("--data", "-d", metavar="NAME", help=f"Data set [dim]({DEFAULT_DATA})[/].")]
+Model = Annotated[
+    str | None, typer.Option("--model", "-m", metavar="NAME", help="Model [dim](the data set's default)[/].")
+]
+Partition = Annotated[
+    str | None,
+    typer.Option(metavar="SCHEME", help="How samples are split among clients, as in classes:2 or dirichlet:0.1."),
+]
+Clients = Annotated[int | None, typer.Option(metavar="N", help="Number of clients that share the data.")]
+Rounds = Annotated[int | None, typer.Option(metavar="N", help="Rounds of training.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any other setting, as in local.lr=0.05; repeatable."),
+]
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Directory for all output [dim](runs/...)[/].")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]

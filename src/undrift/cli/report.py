@@ -1,0 +1,38 @@
+"""`undrift report`: runs in one HTML page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from undrift.cli.console import say, say_paths
+from undrift.cli.help import examples
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog=examples("undrift report runs/fedavg-digits-1 runs/fedhbm-digits-1 -o both.html"))(report)
+
+
+def report(
+    directories: Annotated[list[Path], typer.Argument(metavar="DIR...", hidden=True)],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE.html", help="The page [dim](DIR/report.html)[/].")
+    ] = None,
+) -> None:
+    """Put runs into one HTML page.
+
+    Every DIR is a run directory or contains some.
+
+    The page needs no other file and no network.
+    """
+    from undrift import Comparison
+    from undrift.reporting.headline import headline
+
+    comparison = Comparison.from_directories(directories)
+    home = directories[0] if len(directories) == 1 else Path()
+    page = comparison.report(output or home / "report.html", title=", ".join(path.name for path in directories))
+    say(escape(headline(comparison.records, comparison.target)))
+    say_paths(report=page)

@@ -1,0 +1,164 @@
+"""Printing the results of runs and comparisons, and writing their reports."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+from rich.text import Text
+
+from undrift.cli.console import console, print_json, print_pairs, print_table, say, say_paths
+from undrift.cli.group import fail
+
+if TYPE_CHECKING:
+    from undrift.cli.config import Configuration
+    from undrift.profile import Profile
+    from undrift.reporting.table import Column
+    from undrift.simulation.compare import Comparison
+    from undrift.simulation.run import Run
+
+
+def free_directory(name: str) -> Path:
+    """The first directory runs/NAME-N that does not exist."""
+    return next(path for path in (Path("runs") / f"{name}-{n}" for n in count(1)) if not path.exists())
+
+
+def show_defaults(configuration: Configuration, as_json: bool) -> None:
+    """The settings that came with the data set."""
+    if configuration.defaults and not as_json:
+        settings = ", ".join(f"{key}={value}" for key, value in configuration.defaults.items())
+        print(f"defaults for {configuration.data['name']}: {settings}")
+
+
+# Runs
+
+
+def train(start: Callable[[], Run], as_json: bool, profile: Profile | None = None) -> None:
+    """Train a run and show its results, which a run that diverges or is interrupted has as well."""
+    from undrift import DivergenceError
+
+    try:
+        run = start()
+    except DivergenceError as error:
+        _show_run(error.run, as_json, profile)
+        fail(error)
+    except KeyboardInterrupt:
+        if profile is not None and not as_json:
+            _show_profile(profile)
+        raise
+    _show_run(run, as_json, profile)
+
+
+def _show_run(run: Run, as_json: bool, profile: Profile | None) -> None:
+    from undrift.reporting.record import Record
+    from undrift.reporting.report import write
+    from undrift.reporting.table import columns
+
+    assert run.out is not None
+    record = Record(
+        label=run.label,
+        seed=run.options.seed,
+        history=run.history,
+        config=run.config,
+        environment=run.environment,
+    )
+    data = run.config["data"]["name"]
+    report: Path | None = None
+    try:
+        report = write(run.out / "report.html", [record], f"{run.label} on {data}", run.options.target)
+    except ModuleNotFoundError as missing:  # a machine that only computes
+        print(f"undrift: no report, as {missing.name} is not installed", file=sys.stderr)
+    if as_json:
+        profiled = {} if profile is None else {"profile": profile.figures and asdict(profile.figures)}
+        print_json(_figures(run) | {"out": str(run.out), "report": report and str(report)} | profiled)
+        return
+    name, *shown = columns([record], run.options.target)
+    say(f"\n[bold]{escape(name.cells[0])}[/] on {data}")
+    print_pairs({"Engine": run.engine, "Rounds": str(run.rounds)} | {c.heading: c.cells[0] for c in shown})
+    print()
+    if profile is not None:
+        _show_profile(profile)
+    say_paths(run=run.out, **({} if report is None else {"report": report}))
+
+
+def _figures(run: Run) -> dict[str, Any]:
+    history = run.history
+
+    def last(column: str) -> float | None:
+        known = history[column].dropna()
+        return float(known.iloc[-1]) if len(known) else None
+
+    return {
+        "label": run.label,
+        "seed": run.options.seed,
+        "rounds": run.rounds,
+        "accuracy": last("accuracy"),
+        "loss": last("loss"),
+        "bytes_down": int(history["bytes_down"].sum()),
+        "bytes_up": int(history["bytes_up"].sum()),
+        "seconds": float(history["seconds"].sum()),
+        "diverged": bool(history["diverged"].any()),
+        "engine": run.environment["engine"],
+        "engine_reason": run.environment["engine_reason"],
+    }
+
+
+def _show_profile(profile: Profile) -> None:
+    from undrift.profile.table import table
+
+    if profile.figures is None:
+        say(f"No profile: the run ended too early; the first {profile.skip} rounds are not profiled.\n")
+        return
+    console().print(table(profile.figures))
+    print()
+    say_paths(profile=Path(profile.figures.trace))
+
+
+# Comparisons
+
+
+def show_comparison(comparison: Comparison, out: Path, title: str, as_json: bool) -> None:
+    from undrift.reporting.headline import headline
+    from undrift.reporting.table import columns
+
+    report = comparison.report(out / "report.html", title)
+    sentence = headline(comparison.records, comparison.target)
+    table = comparison.table()
+    if as_json:
+        rows = json.loads(table.to_json(orient="records", double_precision=15))
+        paths = {"out": str(out), "report": str(report)}
+        print_json({"headline": sentence, "target": table.attrs["target"], "table": rows, **paths})
+    else:
+        shown = _fitting(columns(comparison.records, comparison.target))
+        cells = [[Text(text, style="bold" if row in c.best else "") for row, text in enumerate(c.cells)] for c in shown]
+        print()
+        headings = [_in_two_lines(c.heading) for c in shown]
+        print_table(headings, zip(*cells, strict=True), numbers=range(1, len(shown)))
+        say(f"\n{escape(sentence)}\n")
+        say_paths(runs=out, report=report)
+    if (table["diverged"] == table["runs"]).all():
+        fail("every run diverged")
+
+
+def _fitting(columns: Sequence[Column]) -> Sequence[Column]:
+    """Without the columns that a narrow terminal has no room for; the report has them all."""
+    for spare in ("Best accuracy", "Time", "Seeds"):
+        widths = [
+            max(len(line) for text in (_in_two_lines(c.heading), *c.cells) for line in text.split("\n"))
+            for c in columns
+        ]
+        if sum(widths) + 2 * len(widths) - 2 <= console().width:
+            break
+        columns = [c for c in columns if c.heading != spare]
+    return columns
+
+
+def _in_two_lines(heading: str) -> str:
+    """Headings are wrapped, as columns of numbers are narrow."""
+    return "\n".join(heading.rsplit(" ", 1))

@@ -1,0 +1,99 @@
+"""`undrift run`: one experiment, or the built-in example."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from undrift.cli.console import say
+from undrift.cli.help import CommandWithSettings, examples
+from undrift.cli.options import AsJson, Clients, ConfigFile, Data, Model, Out, Partition, Rounds, Settings
+from undrift.cli.results import free_directory, show_comparison, show_defaults, train
+
+if TYPE_CHECKING:
+    from undrift.profile import Profile
+    from undrift.simulation.run import Run
+
+
+def register(app: typer.Typer) -> None:
+    epilog = examples("undrift run -a fedhbm -m mlp --rounds 60 --set local.lr=0.3")
+    app.command(cls=CommandWithSettings, epilog=epilog)(run)
+
+
+def run(
+    config: ConfigFile = None,
+    algorithm: Annotated[
+        str | None, typer.Option("--algorithm", "-a", metavar="NAME", help="As in fedhbm or 'fedprox(mu=0.1)'.")
+    ] = None,
+    data: Data = None,
+    model: Model = None,
+    partition: Partition = None,
+    clients: Clients = None,
+    rounds: Rounds = None,
+    seed: Annotated[int | None, typer.Option(metavar="S", help="Seed of everything random.")] = None,
+    settings: Settings = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Show where the time of a round goes.")] = False,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run one experiment; with no argument, the built-in example.
+
+    The example compares FedAvg with FedHBM on digits; every client has two classes.
+
+    CONFIG.toml holds settings, which options override. Every data set has defaults of its own.
+    """
+    given = {
+        "data.name": data,
+        "data.partition": partition,
+        "data.clients": clients,
+        "model.name": model,
+        "run.rounds": rounds,
+        "run.seed": seed,
+    }
+    others = (config, algorithm, settings, profile or None)
+    if all(value is None for value in (*given.values(), *others)):
+        _example(out, as_json)
+        return
+    import undrift as ud
+    from undrift.cli.config import combine, find_algorithm, resolve
+
+    sections = combine(config, given, settings or (), algorithm)
+    configuration = resolve(sections)
+    chosen = find_algorithm(sections)
+    arguments = configuration.arguments
+    federation = configuration.federation(arguments["seed"])
+    home = out or free_directory(f"{chosen.name()}-{configuration.data['name']}")
+    profiler = _profile(home, arguments["rounds"]) if profile else None
+
+    def simulate() -> Run:
+        with profiler or nullcontext():
+            callbacks = [] if profiler is None else [profiler]
+            return ud.simulate(chosen, configuration.model, federation, callbacks=callbacks, out=home, **arguments)
+
+    train(simulate, as_json, profiler)
+    show_defaults(configuration, as_json)
+
+
+def _profile(home: Path, rounds: int) -> Profile:
+    from undrift.profile import SKIPPED, Profile
+
+    return Profile(home / "profile.json", skip=min(SKIPPED, rounds - 1))
+
+
+def _example(out: Path | None, as_json: bool) -> None:
+    import torch
+
+    from undrift.cli import example
+
+    torch.set_num_threads(1)  # the matrices are so small that several threads would mostly wait for each other
+    home = out or free_directory("demo")
+    if not as_json:
+        say(example.ABOUT)
+    try:
+        comparison = example.play(home)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt from None  # there is nothing worth resuming
+    show_comparison(comparison, home, "FedAvg and FedHBM on handwritten digits", as_json)
