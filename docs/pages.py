@@ -1,22 +1,21 @@
-"""Write the page of every algorithm from the source of `undrift explain`: `make docs`."""
+"""Write the pages that follow from the code, those of all algorithms and that of all settings: `make docs`."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from undrift import algorithms
-from undrift.explain import Page, markdown, page, sizes
+from undrift.cli.config import DEFAULTS, SETTINGS
+from undrift.explain import Page, markdown, page, server_sizes, sizes
+from undrift.simulation.options import Option
 
-HOME = Path(__file__).parent / "algorithms"
+HOME = Path(__file__).parent
+ALGORITHMS = HOME / "algorithms"
 
 
 def index(pages: list[Page]) -> str:
-    """The table of all pages."""
-    rows = [
-        f"| [{p.label}]({p.name}.md) | {p.title} | {'–' if p.cost.stateless else sizes(p.cost.client)} | {server(p)} "
-        f"| {sizes(p.cost.down)} / {sizes(p.cost.up)} | {sizes(p.cost.gradients)} | {sizes(p.cost.passes)} |"
-        for p in pages
-    ]
+    """The table of all algorithms."""
     return "\n".join(
         [
             "# Algorithms",
@@ -26,25 +25,82 @@ def index(pages: list[Page]) -> str:
             "round, the gradients of a local step, and further passes over a client's samples. A message is",
             "self-contained: an exchange before training sends the model as well.",
             "",
-            "| algorithm | in a sentence | client | server | down / up | gradients | passes |",
-            "|---|---|---|---|---|---|---|",
-            *rows,
+            *table("algorithm", "in a sentence", "client", "server", "down / up", "gradients", "passes"),
+            *map(row_of_algorithm, pages),
             "",
         ]
     )
 
 
-def server(p: Page) -> str:
-    common, each = sizes(p.cost.server), sizes(p.cost.server_per_client)
-    return common if each == "0" else f"{common} + {'' if each == '1' else each}N"
+def row_of_algorithm(page: Page) -> str:
+    cost = page.cost
+    return row(
+        f"[{page.label}]({page.name}.md)",
+        page.title,
+        "–" if cost.stateless else sizes(cost.client),
+        server_sizes(cost.server, cost.server_per_client),
+        f"{sizes(cost.down)} / {sizes(cost.up)}",
+        sizes(cost.gradients),
+        sizes(cost.passes),
+    )
+
+
+def settings() -> str:
+    """The page of all settings, by section."""
+    lines = [
+        "# Settings",
+        "",
+        "Settings of an experiment are keys of a TOML file (`undrift run CONFIG.toml`), by section;",
+        "`--set section.key=value` overrides them. In Python they are arguments of `ud.simulate`, those of `[data]` of",
+        "`ud.data.load`. On the command line a data set's own defaults replace those below, and are printed with the",
+        "result. The section `[algorithm]` has a `name` and the options of the",
+        '[algorithm](algorithms/README.md); `algorithm = "fedprox(mu=0.1)"` says the same in one line.',
+        "",
+    ]
+    for section, options in SETTINGS.items():
+        lines += [f"## [{section}]", "", *table("setting", "argument", "default", "meaning", "value")]
+        lines += [row_of_setting(option) for option in options.values()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def row_of_setting(option: Option) -> str:
+    argument = "model" if option.section == "model" else option.name
+    none = "" if option.none is None else f'; `"{option.none}"` for None'
+    return row(f"`{option.path}`", f"`{argument}`", default(option), option.meaning, option.kind.words + none)
+
+
+def default(option: Option) -> str:
+    """The default, and that of the command line where it is another."""
+    differs = option.key in DEFAULTS.get(option.section, {})
+    here = f"; on the command line {code(DEFAULTS[option.section][option.key])}" if differs else ""
+    return code(option.default) + here
+
+
+def code(value: Any) -> str:
+    return f"`{value!r}`"
+
+
+def table(*headings: str) -> list[str]:
+    """The head of a table."""
+    return [row(*headings), "|" + "---|" * len(headings)]
+
+
+def row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def contents() -> dict[Path, str]:
+    """Every page and its text."""
     pages = [page(name) for name in algorithms.available()]
-    return {HOME / f"{p.name}.md": markdown(p) for p in pages} | {HOME / "README.md": index(pages)}
+    return {
+        HOME / "settings.md": settings(),
+        ALGORITHMS / "README.md": index(pages),
+        **{ALGORITHMS / f"{each.name}.md": markdown(each) for each in pages},
+    }
 
 
 if __name__ == "__main__":
-    HOME.mkdir(exist_ok=True)
+    ALGORITHMS.mkdir(exist_ok=True)
     for path, text in contents().items():
         path.write_text(text, encoding="utf-8")

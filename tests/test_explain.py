@@ -1,4 +1,4 @@
-"""Pages of algorithms: complete, and measured rightly."""
+"""Pages of algorithms: complete, with the right costs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 import undrift as ud
 from undrift import explain
 from undrift.core.tree import Tree
-from undrift.methods.algorithm import Setting
 from undrift.methods.correction import At, Correction, Heard
+from undrift.methods.setting import Setting
 from undrift.protocol import Message, State
 
 every_algorithm = pytest.mark.parametrize("name", ud.algorithms.available())
@@ -60,7 +60,7 @@ def test_costs(name: str, client: float, server: float, down: float, up: float, 
     assert cost.stateless == (client == 0)
 
 
-def test_traffic_is_measured_when_it_is_steady() -> None:
+def test_traffic_is_measured_once_it_is_constant() -> None:
     cost = explain.page("mafsvrg").cost  # G models from the fifth round on: 2 G + 2 down, 2 G + 1 up
     assert (explain.sizes(cost.down), explain.sizes(cost.up)) == ("10", "9")
 
@@ -110,7 +110,7 @@ def test_parsing() -> None:
     )
     assert title == "What it does."
     assert sections == {"Paper": "Somebody.\nICML 2020.", "Equations": "a = b\n  c = d", "Use": "x"}
-    assert explain.flowing("one\ntwo\n\nthree") == "one two\n\nthree"
+    assert explain.unwrapped("one\ntwo\n\nthree") == "one two\n\nthree"
     assert explain.parse("") == ("", {})
 
 

@@ -1,10 +1,12 @@
-"""The page of an algorithm: what its docstring says, its options, and what it keeps and sends, measured."""
+"""The page of an algorithm: its docstring, its options, and measurements of what it keeps, sends and computes."""
 
 from __future__ import annotations
 
 import inspect
 import re
+from contextlib import redirect_stderr
 from dataclasses import dataclass, replace
+from io import StringIO
 from typing import Any
 
 import torch
@@ -15,34 +17,36 @@ from undrift.client.learner import cross_entropy
 from undrift.core import tree
 from undrift.data import FederatedData
 from undrift.methods.algorithm import Algorithm
-from undrift.simulation.prepare import Options, prepare
-from undrift.simulation.round import play
-from undrift.storage.arena import Space
-from undrift.storage.states import ClientStates
+from undrift.simulation.callbacks import Callback
+from undrift.simulation.run import Run
+from undrift.simulation.simulate import simulate
 
 SECTIONS = ("Paper", "Idea", "Equations", "Use", "Pitfalls", "Elsewhere")
-_SAMPLES = 4  # of a client on which costs are measured, all of them in every batch
-_WIDTH = 20  # of the layers of the model on which costs are measured
-_ROUNDS = 6  # after which traffic is steady: some algorithms begin with a simpler form
+# Costs are measured on a federation of four clients.
+_SAMPLES = 4  # of a client, all of them in every batch
+_WIDTH = 20  # of a layer
+_ROUNDS = 6  # after which traffic is constant: some algorithms start with a simpler form
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What is kept between rounds and what a client's part in a round sends, in model sizes."""
+    """What is kept between rounds, and what is sent and computed for a client in a round; sizes are in models."""
 
     client: float
     server: float  # besides the model
     server_per_client: float  # for every client that has taken part
     down: float
     up: float
-    exchanges: int  # times that server and clients wait for each other in a round
-    gradients: float  # that a local step takes
-    passes: float  # over all of a client's samples in a round, besides the steps
+    exchanges: int  # round trips between server and clients
+    gradients: float  # per local step
+    passes: float  # over all of a client's samples, besides the local steps
     stateless: bool  # clients keep nothing
 
 
 @dataclass(frozen=True)
 class Page:
+    """An algorithm, explained."""
+
     name: str  # what users type
     label: str
     title: str
@@ -58,9 +62,10 @@ class Page:
         return int(years[-1]) if years else None
 
     @property
-    def weighted(self) -> str:
-        how = "by their numbers of samples" if self.weighting == "samples" else "alike"
-        return f"Clients count {how}, unless `weighting` says otherwise."
+    def weights(self) -> str:
+        """How clients are weighted by default."""
+        how = "by number of samples" if self.weighting == "samples" else "equally"
+        return f"Clients are weighted {how}, unless `weighting` says otherwise."
 
     @property
     def costs(self) -> dict[str, str]:
@@ -80,16 +85,23 @@ class Page:
 
 
 def page(name: str) -> Page:
+    """The page of the algorithm that users call `name`."""
     kind = algorithms.find(name)
     title, sections = parse(inspect.getdoc(kind) or "")
     algorithm = kind()
     return Page(
-        kind.name(), kind.__name__, title, sections, algorithm.options(), algorithm.weighting, measure(algorithm)
+        name=kind.name(),
+        label=kind.__name__,
+        title=title,
+        sections=sections,
+        options=algorithm.options(),
+        weighting=algorithm.weighting,
+        cost=measure(algorithm),
     )
 
 
 def parse(docstring: str) -> tuple[str, dict[str, str]]:
-    """The title line, and the text of every section, which is its heading, a colon and indented lines."""
+    """The title line and the sections of a docstring; a section is a heading, a colon and indented lines."""
     title, *rest = docstring.strip().splitlines() or [""]
     sections: dict[str, list[str]] = {}
     lines: list[str] = []
@@ -102,64 +114,71 @@ def parse(docstring: str) -> tuple[str, dict[str, str]]:
     return title, {k: inspect.cleandoc("\n" + "\n".join(v)) for k, v in sections.items()}
 
 
-def flowing(text: str) -> str:
+def unwrapped(text: str) -> str:
     """Prose without the line breaks of its source; paragraphs stay apart."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text))
 
 
 def measure(algorithm: Algorithm) -> Cost:
-    """Let one of the four clients of a tiny federation train in every round, and weigh what is kept and sent.
+    """Train one of four clients in every round, and measure what is kept and sent.
 
-    Looks at samples are counted with one local step and with two: the difference is what a step takes.
+    How often samples are evaluated is counted with one local step and with two: the difference is what a step takes.
     """
     cost, one = _trial(algorithm, steps=1)
     _, two = _trial(algorithm, steps=2)
     return replace(cost, gradients=two - one, passes=2 * one - two)
 
 
-def _trial(algorithm: Algorithm, steps: int) -> tuple[Cost, float]:
-    """What is kept and sent, and how often a client looked at its samples in the last round."""
-    noise = torch.Generator().manual_seed(0)
-    clients = [(torch.randn(_SAMPLES, _WIDTH, generator=noise), torch.arange(_SAMPLES)) for _ in range(4)]
-    options = Options(rounds=_ROUNDS, cohort=1, steps=steps, engine="sequential", device="cpu")
-    looks = 0
+class _Counter(Callback):
+    """Counts the samples whose loss is computed in a round."""
 
-    def counted(output: Tensor, target: Tensor) -> Tensor:
-        nonlocal looks
-        looks += len(output)
+    def __init__(self) -> None:
+        self._count = 0
+        self.last_round = 0
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        self._count += len(output)
         return cross_entropy(output, target)
 
-    experiment = prepare(algorithm, _four_layers(), FederatedData.from_clients(clients), None, counted, None, options)
-    method, learner = experiment.method, experiment.learner
-    server = method.server(learner.parameters, learner.buffers)
-    space = Space(learner.device)
-    states = ClientStates(method.client(learner.parameters, learner.buffers), len(experiment.data), space)
-    ledger = ClientStates(method.ledger(learner.parameters), len(experiment.data), space)
-    for number in range(1, _ROUNDS + 1):
-        looks = 0
-        played = play(experiment, server, states, ledger, number)
-        server = played.server
-        states.scatter(played.ids, played.clients)
-        ledger.scatter(played.ids, played.ledger)
+    def round(self, row: dict[str, Any], run: Run) -> None:
+        self.last_round, self._count = self._count, 0
 
-    model = tree.nbytes(learner.parameters)
-    count = len(played.ids)
+
+def _trial(algorithm: Algorithm, steps: int) -> tuple[Cost, float]:
+    """What is kept and sent, and how often a client evaluated its samples in the last round."""
+    noise = torch.Generator().manual_seed(0)
+    clients = [(torch.randn(_SAMPLES, _WIDTH, generator=noise), torch.arange(_SAMPLES)) for _ in range(4)]
+    module, counter = _four_layers(), _Counter()
+    with redirect_stderr(StringIO()):  # no progress bar: the run is not the user's
+        run = simulate(
+            algorithm,
+            module,
+            FederatedData.from_clients(clients),
+            loss=counter.loss,
+            callbacks=[counter],
+            rounds=_ROUNDS,
+            cohort=1,
+            steps=steps,
+            engine="sequential",
+            device="cpu",
+        )
+    model, memory, last = tree.nbytes(dict(module.named_parameters())), run.memory, run.history.iloc[-1]
     cost = Cost(
-        client=tree.nbytes(states.initial) / model,
-        server=tree.nbytes(server) / model - 1,
-        server_per_client=tree.nbytes(ledger.initial) / model,
-        down=played.bytes_down / count / model,
-        up=played.bytes_up / count / model,
-        exchanges=len(method.phases),
+        client=tree.nbytes(memory.states.initial) / model,
+        server=tree.nbytes(memory.server) / model - 1,
+        server_per_client=tree.nbytes(memory.ledger.initial) / model,
+        down=float(last["bytes_down"]) / model,
+        up=float(last["bytes_up"]) / model,
+        exchanges=len(run.experiment.method.phases),
         gradients=0,
         passes=0,
-        stateless=not states.initial,
+        stateless=not memory.states.initial,
     )
-    return cost, looks / count / _SAMPLES
+    return cost, counter.last_round / _SAMPLES
 
 
 def _four_layers() -> nn.Module:
-    """Equal layers, a head of two of which is half a model, and a normalisation, for FedBN to keep."""
+    """Four equal layers, so that a head of two is half a model, and a normalisation for FedBN to keep."""
     return nn.Sequential(
         nn.Linear(_WIDTH, _WIDTH),
         nn.BatchNorm1d(_WIDTH, track_running_stats=False),
@@ -173,8 +192,14 @@ def _four_layers() -> nn.Module:
 
 
 def sizes(value: float) -> str:
-    """Model sizes, to two digits; a few numbers beside them do not count."""
+    """A size in models, rounded to two digits."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def server_sizes(server: float, per_client: float) -> str:
+    """What the server keeps, with N for the number of clients: ``1 + N``."""
+    common, each = sizes(server), sizes(per_client)
+    return common if each == "0" else f"{common} + {'' if each == '1' else each}N"
 
 
 def _models(value: float) -> str:
@@ -189,10 +214,10 @@ def markdown(page: Page) -> str:
     options = [f"| `{name}` | `{default!r}` |" for name, default in page.options.items()]
     parts = [f"# {page.label}", page.title, f"`ud.algorithms.{page.label}()` · `undrift run -a {page.name}`"]
     for heading, text in page.sections.items():
-        parts += [f"## {heading}", f"```text\n{text}\n```" if heading == "Equations" else flowing(text)]
+        parts += [f"## {heading}", f"```text\n{text}\n```" if heading == "Equations" else unwrapped(text)]
         if heading == "Equations":
             parts += ["## Options", "\n".join(["| option | default |", "|---|---|", *options]) if options else "None."]
-            parts += [page.weighted]
+            parts += [page.weights]
             costs = [f"| {what} | {how} |" for what, how in page.costs.items()]
             parts += ["## Cost", "\n".join(["| | |", "|---|---|", *costs])]
             parts += ["Measured with the defaults, in sizes of a model of four equal layers."]
