@@ -71,7 +71,7 @@ class Task:
         x = self.learner.prepare(self.fetch(self.x, rows))
         if self.augment is not None:
             x = self.augment(x, self.key, step)
-        return Batch(x, self.fetch(self.y, rows), weight, self.key, step, buffers)
+        return Batch(x, self.fetch(self.y, rows), weight, key=self.key, step=step, buffers=buffers)
 
     def gradient(
         self,
@@ -108,7 +108,8 @@ class Task:
         blocks, count = (self.everything, self.samples) if share == 1 else self._part(share)
         for number, (rows, weight) in enumerate(blocks):
             x = self.learner.prepare(self.fetch(self.x, rows))
-            batch = Batch(x, self.fetch(self.y, rows), weight, self.key, _PASS + number, buffers)
+            step = _PASS + number
+            batch = Batch(x, self.fetch(self.y, rows), weight, key=self.key, step=step, buffers=buffers)
             slope = self._slope(params, batch)
             part = (len(rows) if weight is None else weight.sum()) / count
             gradient, loss = tree.add(gradient, slope.gradient, part), loss + part * slope.loss
@@ -119,7 +120,7 @@ class Task:
         everything = torch.cat([rows for rows, _ in self.everything])
         own = self.key._replace(client=self.key.client.view(1, 1))
         size = self.samples.to(torch.int64).view(1)
-        return everything[random.permutations(own, stream, step, size, len(everything))[0, :count]]
+        return everything[random.permutations(own, stream, step, sizes=size, width=len(everything))[0, :count]]
 
     def _part(self, share: float) -> tuple[list[Samples], Tensor]:
         """A share of the client's samples in blocks, and how many they are."""

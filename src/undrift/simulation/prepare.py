@@ -133,7 +133,7 @@ def _shared(objects: Objects, options: Options, like: Setup | None) -> _Problem 
     keys = ("seed", "device", "dtype", "precision")
     if not same_objects or any(getattr(options, key) != getattr(like.options, key) for key in keys):
         return None
-    return _Problem(like.data, like.test, like.learner, like.table, like.training.augment)
+    return _Problem(like.data, like.test, learner=like.learner, table=like.table, augment=like.training.augment)
 
 
 def _problem(objects: Objects, options: Options, like: Setup | None) -> _Problem:
