@@ -88,9 +88,9 @@ def test_files_without_escapes_read_as_before() -> None:
     assert tree.unflatten({"server/model/0.weight": A["w"]}) == {"server": {"model": {"0.weight": A["w"]}}}
 
 
-def test_arranged_restores_the_order() -> None:
+def test_ordered_like_restores_the_order() -> None:
     shuffled = {"n": torch.tensor(1), "model": {"b": A["b"], "w": A["w"]}}
-    out = tree.arranged(shuffled, {"model": A, "n": torch.tensor(0)})
+    out = tree.ordered_like(shuffled, {"model": A, "n": torch.tensor(0)})
     assert list(out) == ["model", "n"]
     assert list(out["model"]) == ["w", "b"]
 

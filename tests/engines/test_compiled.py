@@ -1,14 +1,17 @@
-"""Rounds compiled for a CPU are the same rounds.
+"""Rounds compiled for a CPU give the same numbers.
 
-What is traced is run as it is, without a compiler, for every algorithm; the compiler itself, which takes seconds, is
-tried on one.
+For every algorithm, the traced graph is run without a compiler; the compiler itself, which takes seconds, is tried on
+one.
 """
 
 from __future__ import annotations
 
+import importlib
+import os
 import shutil
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import undrift as ud
+from undrift.core import torch_private
 from undrift.engines import compiled
 
 STEP_BY_STEP = {"mafsvrg", "gafsvrg"}  # what they do depends on the round, which the host must know
@@ -36,33 +40,40 @@ def model(tiny: bool = False) -> nn.Module:
 
 
 def simulated(algorithm: Any, engine: str, data: Any = None, tiny: bool = False, **options: Any) -> ud.Run:
-    usual: dict[str, Any] = {"rounds": 4, "cohort": 3, "lr": 0.05, "batch_size": 4, "dtype": "float64", "device": "cpu"}
-    return ud.simulate(algorithm, model(tiny), data or federation(), engine=engine, **usual | options)
+    defaults: dict[str, Any] = {
+        "rounds": 4,
+        "cohort": 3,
+        "lr": 0.05,
+        "batch_size": 4,
+        "dtype": "float64",
+        "device": "cpu",
+    }
+    return ud.simulate(algorithm, model(tiny), data or federation(), engine=engine, **defaults | options)
 
 
 def same(a: ud.Run, b: ud.Run) -> bool:
     close = all(torch.allclose(v, b.parameters[k], rtol=0, atol=1e-10) for k, v in a.parameters.items())
-    rows = [run.history.drop(columns="seconds").to_numpy(dtype=float) for run in (a, b)]
-    return close and np.allclose(*rows, rtol=0, atol=1e-10, equal_nan=True)
+    mine, other = (run.history.drop(columns="seconds").to_numpy(dtype=float) for run in (a, b))
+    return close and np.allclose(mine, other, rtol=0, atol=1e-10, equal_nan=True)
 
 
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Graphs are run as they are traced; yields them."""
+    """Graphs are run without being compiled; the list of them."""
     graphs: list[Any] = []
 
     def keep(graph: Any, given: list[Tensor]) -> Any:
         graphs.append(graph)
         return graph
 
-    monkeypatch.setattr(torch._inductor, "standalone_compile", keep)
+    monkeypatch.setattr(torch_private, "compile_graph", keep)
     monkeypatch.setattr(compiled, "_missing_compiler", lambda: None)
     return graphs
 
 
 @pytest.mark.parametrize("name", sorted(set(ud.algorithms.available()) - STEP_BY_STEP))
 def test_every_algorithm(name: str, traced: list[Any]) -> None:
-    options = {} if name == "fsvrg" else {"lr_decay": 0.7}
+    options: dict[str, Any] = {} if name == "fsvrg" else {"lr_decay": 0.7}
     found = simulated(name, "compiled", **options)
     assert len(traced) == 1
     assert found.engine == "compiled (as asked)"
@@ -109,7 +120,7 @@ def test_several_runs_together(traced: list[Any]) -> None:
         np.testing.assert_allclose(a.history.train_loss, b.history.train_loss, rtol=1e-9)
 
 
-def test_runs_of_other_sizes_play_alone(traced: list[Any]) -> None:
+def test_runs_of_other_sizes_are_compiled_alone(traced: list[Any]) -> None:
     """Together they would need another shape, and another compilation, in almost every round."""
 
     def dealt(seed: int) -> ud.FederatedData:
@@ -137,16 +148,41 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     assert same(found, simulated("fedavg", "batched"))
 
 
+def test_without_make_fx(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tracing is not public in PyTorch; a version without it runs rounds step by step."""
+    monkeypatch.setitem(sys.modules, "torch.fx.experimental.proxy_tensor", ModuleType("empty"))
+    monkeypatch.setattr(compiled, "_missing_compiler", lambda: None)
+    found = simulated("fedavg", "compiled")
+    assert "rounds are not compiled: cannot import name 'make_fx'" in found.engine
+    assert same(found, simulated("fedavg", "batched"))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "replaced"), [(None, True), ("default", True), ("/var/mine", False), ("/var/torchinductor_me", False)]
+)
+def test_code_is_cached_with_our_data(chosen: str | None, replaced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the user chose a directory; PyTorch sets the variable to its own default."""
+    monkeypatch.setenv("UNDRIFT_CACHE", "/our/cache")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    if chosen == "default":
+        importlib.import_module("torch._inductor.runtime.cache_dir_utils").cache_dir()
+    elif chosen is not None:
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", chosen)
+    compiled._set_cache_directory()
+    assert (os.environ["TORCHINDUCTOR_CACHE_DIR"] == "/our/cache/compiled") == replaced
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+
+
 def chosen(monkeypatch: pytest.MonkeyPatch, data: Any = None, **options: Any) -> str:
     """The engine that `auto` chooses where three rounds count as many."""
     monkeypatch.setattr(sys.modules["undrift.engines.choose"], "_ROUNDS_TO_COMPILE", 3)
     return simulated("fedavg", "auto", data, tiny=True, **options).engine
 
 
-def test_only_long_runs_are_compiled_of_themselves(traced: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_compiles_long_runs_only(traced: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen(monkeypatch, rounds=3).startswith("compiled (up to ")
     assert chosen(monkeypatch, rounds=2).startswith("batched")
-    assert chosen(monkeypatch, target=0.5, test=federation()[0]).startswith("batched")  # it may end at any time
+    assert chosen(monkeypatch, target=0.5, test=federation()[0]).startswith("batched")  # it may stop at any time
     assert chosen(monkeypatch, federation((8, 9, 8, 8)), cohort=2).startswith("compiled")  # padding is cheaper
     assert chosen(monkeypatch, federation((8, 13, 8, 8)), cohort=2).startswith("batched")
     assert chosen(monkeypatch, federation((8, 13, 8, 8)), cohort=None).startswith("compiled")
@@ -163,21 +199,29 @@ def test_rounds_of_several_shapes_are_refused() -> None:
 
 @needs_compiler
 def test_compiled_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is right, the same again, the same after an interruption, and kept for other seeds and learning rates."""
+    """Correct, reproducible, the same when resumed, and cached for other seeds and learning rates."""
     monkeypatch.setenv("UNDRIFT_CACHE", str(tmp_path))
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     given: dict[str, Any] = {"tiny": True, "batch_size": None}
     found = simulated("fedavg", "compiled", **given)
     assert found.engine == "compiled (as asked)"
     assert same(found, simulated("fedavg", "batched", **given))
-    kernels = set((tmp_path / "compiled").rglob("*.so"))
-    assert kernels
+    assert set((tmp_path / "compiled").rglob("*.so"))
 
     simulated("fedavg", "compiled", rounds=2, out=tmp_path / "run", **given)
     again = ud.resume(tmp_path / "run", rounds=4, model=model(tiny=True), data=federation())
     assert again.engine == "compiled (as asked)"
     assert torch.equal(again.parameters["weight"], found.parameters["weight"])
 
+    monkeypatch.delattr(torch._inductor, "standalone_compile")  # private; without it, `torch.compile`
+    public = simulated("fedavg", "compiled", **given)
+    assert public.engine == "compiled (as asked)"
+    assert same(public, found)
+    monkeypatch.undo()
+    monkeypatch.setenv("UNDRIFT_CACHE", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
+
+    kernels = set((tmp_path / "compiled").rglob("*.so"))
     other = simulated("fedavg", "compiled", seed=7, lr=0.3, **given)
     assert same(other, simulated("fedavg", "batched", seed=7, lr=0.3, **given))
     assert set((tmp_path / "compiled").rglob("*.so")) == kernels

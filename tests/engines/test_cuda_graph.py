@@ -1,12 +1,12 @@
-"""Rounds that are captured once and replayed: nothing of the first one may be left in the others.
+"""Rounds that are captured once and replayed: nothing of the captured round may be left in the others.
 
-Without a GPU the capture is played by its twin: the function of the first call answers all later ones, so that
-whatever it took from its own round besides tensors would be seen. `test_gpu.py` repeats this with CUDA graphs.
+Without a GPU, a replay calls the function that was captured, so that whatever it took from its own round besides
+tensors would be noticed. `test_gpu.py` repeats this with CUDA graphs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import sys
 from typing import Any
 
 import numpy as np
@@ -20,45 +20,40 @@ import undrift as ud
 from undrift.core import tree
 from undrift.core.tree import Nest
 from undrift.data.batches import Schedule, Table, exact, padded, plan
-from undrift.engines import Batched
-from undrift.engines.cuda_graph import Function
-from undrift.simulation import round as rounds
-from undrift.simulation import run
+from undrift.engines import Batched, cuda_graph
+from undrift.engines.cuda_graph import Captured, CudaGraphs, Function
 
 STEP_BY_STEP = {"mafsvrg", "gafsvrg"}  # what they do depends on the round, which the host must know
 
 
-class Twin:
-    """A `Replayer` that remembers the first function for a key instead of capturing it."""
-
-    refusal = ""
+class Replays:
+    """How many functions were captured, and how often they were replayed."""
 
     def __init__(self) -> None:
-        self.functions: dict[Hashable, Function] = {}
+        self.captured = self.replayed = 0
 
-    def __call__(self, key: Hashable, function: Function, given: Nest) -> tuple[Nest, Any]:
-        found, fixed = self.functions.setdefault(key, function)(tree.map_nest(torch.clone, given))
-        return tree.map_nest(torch.clone, found), fixed
+    def capture(self, function: Function, inputs: Nest, pool: Any) -> Captured:
+        """Stands in for `cuda_graph.capture` where there is no GPU."""
+        own = tree.map_nest(torch.clone, inputs)
+        results, fixed = function(own)
+        results = tree.map_nest(torch.clone, results)
+        self.captured += 1
+
+        def replay() -> None:
+            self.replayed += 1
+            cuda_graph.copy_nest(results, function(own)[0])
+
+        return Captured(replay, own, results, fixed=fixed, pool=None)
 
 
 @pytest.fixture
-def replayed(monkeypatch: pytest.MonkeyPatch) -> list[Twin]:
-    """The batched engine as on a GPU; yields the twins that were made."""
-    made: list[Twin] = []
-
-    def twin() -> Twin:
-        made.append(Twin())
-        return made[-1]
-
-    monkeypatch.setattr(rounds, "Replayer", twin)
-    monkeypatch.setattr(run, "Replayer", twin)
-    original = Batched.__init__
-
-    def init(self: Batched, chunk: int, replayed: bool = False, convolutions: bool = False) -> None:
-        original(self, chunk, True, convolutions)
-
-    monkeypatch.setattr(Batched, "__init__", init)
-    return made
+def replays(monkeypatch: pytest.MonkeyPatch) -> Replays:
+    """The batched engine as on a GPU, but for the capture."""
+    found = Replays()
+    monkeypatch.setattr(cuda_graph, "capture", found.capture)
+    choose = sys.modules["undrift.engines.choose"]  # of the package, the function of this name hides it
+    monkeypatch.setattr(choose, "Batched", lambda *args, **options: Batched(*args, **options | {"replayed": True}))
+    return found
 
 
 def federation(sizes: tuple[int, ...] = (10, 7, 16, 9, 12, 5, 30, 3)) -> list[tuple[Tensor, Tensor]]:
@@ -72,7 +67,7 @@ def model() -> nn.Module:
 
 
 def simulated(algorithm: Any, **options: Any) -> ud.Run:
-    usual: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "test": federation()[0],
         "rounds": 5,
         "cohort": 4,
@@ -82,7 +77,7 @@ def simulated(algorithm: Any, **options: Any) -> ud.Run:
         "engine": "batched",
         "device": "cpu",
     }
-    given = usual | options
+    given = defaults | options
     return ud.simulate(algorithm, model(), given.pop("data", federation()), **given)
 
 
@@ -105,35 +100,70 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("name", sorted(set(ud.algorithms.available()) - STEP_BY_STEP))
-def test_replayed_rounds_are_rounds(name: str, replayed: list[Twin], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replayed_rounds_give_the_same_numbers(name: str, replays: Replays, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {} if name == "fsvrg" else {"lr_decay": 0.7}
     found = simulated(name, **options)
-    assert any(twin.functions for twin in replayed)
+    assert replays.replayed > replays.captured > 0
     monkeypatch.undo()
     assert same(found, simulated(name, **options))
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_any_schedule(options: dict[str, Any], replayed: list[Twin], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_schedule(options: dict[str, Any], replays: Replays, monkeypatch: pytest.MonkeyPatch) -> None:
     found = simulated("scaffold", **options)
+    assert replays.captured
     monkeypatch.undo()
     assert same(found, simulated("scaffold", **options))
 
 
-def test_few_shapes_do_for_all_cohorts(replayed: list[Twin]) -> None:
+def test_a_few_shapes_cover_every_cohort(replays: Replays) -> None:
     sizes = tuple(np.random.default_rng(0).integers(1, 200, 60).tolist())
     simulated("fedavg", data=federation(sizes), rounds=40, cohort=6)
-    assert max(len(twin.functions) for twin in replayed) <= 16
+    assert replays.captured <= 16
+    assert replays.replayed >= 20
 
 
-def test_divergence_names_its_clients(replayed: list[Twin]) -> None:
+def test_divergence_names_its_clients(replays: Replays) -> None:
     clients = [(torch.full((4, 2), 1e200 if i == 2 else 1.0, dtype=torch.float64), torch.zeros(4)) for i in range(4)]
     with pytest.raises(ud.DivergenceError, match="client 2 ") as caught:
         ud.simulate(
             "fedavg", nn.Linear(2, 1).double(), clients, loss=lambda out, _: out.square().sum(1), engine="batched"
         )
     assert caught.value.clients == [2]
-    assert any(twin.functions for twin in replayed)
+    assert replays.captured == 0  # the first round runs as it is
+
+
+class TestCudaGraphs:
+    def test_the_first_call_runs_and_the_second_is_captured(self, replays: Replays) -> None:
+        graphs = CudaGraphs()
+        for call in range(4):
+            x, y = torch.tensor(float(call)), torch.tensor(10.0)
+            inputs = {"x": x, "y": y} if call % 2 else {"y": y, "x": x}  # in any order
+            results, fixed = graphs("key", lambda given: ({"sum": given["x"] + given["y"]}, "fixed"), inputs)
+            assert (float(results["sum"]), fixed) == (10.0 + call, "fixed")
+        assert (replays.captured, replays.replayed) == (1, 3)
+
+    def test_the_least_recently_used_graph_is_dropped(self, replays: Replays, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(cuda_graph, "_MAX_GRAPHS", 2)
+        graphs = CudaGraphs()
+        for key in "aabbacc" + "a" + "bb":
+            graphs(key, lambda given: (given, None), {"x": torch.ones(1)})
+        assert replays.captured == 4  # a, b, c, and b again
+
+    def test_a_failed_capture_is_reported_and_not_tried_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(function: Function, inputs: Nest, pool: Any) -> Captured:
+            try:
+                raise RuntimeError("waits for the device\nmore")
+            except RuntimeError:
+                raise RuntimeError("the capture failed") from None
+
+        monkeypatch.setattr(cuda_graph, "capture", fail)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+        graphs = CudaGraphs()
+        for call in range(3):
+            results, _ = graphs("key", lambda given: (given, None), {"x": torch.tensor(call)})
+            assert int(results["x"]) == call
+        assert graphs.refusal == "waits for the device"
 
 
 @settings(max_examples=80, deadline=None)

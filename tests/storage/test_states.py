@@ -323,7 +323,9 @@ class TestCheckpoints:
     def test_a_full_disk_leaves_the_last_checkpoint(self, tmp_path: Path) -> None:
         def stop(row: dict[str, Any], run: ud.Run) -> None:
             if row["round"] == 2:
-                size = (run.save() / "state.safetensors").stat().st_size
+                checkpoint = run.save()
+                assert checkpoint is not None
+                size = (checkpoint / "state.safetensors").stat().st_size
                 full.enter_context(largest_file(size - 1))
 
         with (

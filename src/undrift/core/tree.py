@@ -145,7 +145,7 @@ def nbytes(nest: Nest) -> int:
 
 
 def flatten(nest: Nest, prefix: str = "") -> Tree:
-    """A nest as one flat tree, as in files: names joined by ``/`` and escaped as in JSON pointers. Drops empty nests."""
+    """A nest as one flat tree, as in files: names joined by ``/``, escaped as in JSON pointers. Drops empty nests."""
     flat: Tree = {}
     for k, v in nest.items():
         name = prefix + k.replace("~", "~0").replace("/", "~1")
@@ -165,9 +165,9 @@ def unflatten(flat: Tree) -> Nest:
     return nest
 
 
-def arranged(nest: Nest, like: Nest) -> Nest:
+def ordered_like(nest: Nest, like: Nest) -> Nest:
     """`nest` with its names in the order of `like`: sums over names are exact only in one order."""
-    return {k: arranged(nest.get(k, {}), v) if isinstance(v, dict) else nest[k] for k, v in like.items()}
+    return {k: ordered_like(nest.get(k, {}), v) if isinstance(v, dict) else nest[k] for k, v in like.items()}
 
 
 def same_structure(a: Nest, b: Nest) -> bool:

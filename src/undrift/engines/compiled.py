@@ -37,7 +37,7 @@ class _Code(NamedTuple):
 
     def __call__(self, inputs: Nest) -> tuple[Nest, Any]:
         with torch.no_grad():
-            leaves = self.run(*_leaves(tree.arranged(inputs, self.inputs)), *self.constants)
+            leaves = self.run(*_leaves(tree.ordered_like(inputs, self.inputs)), *self.constants)
         return _nested(leaves, self.results), self.fixed
 
 

@@ -84,7 +84,7 @@ def capture(function: Function, inputs: Nest, pool: Any) -> Captured:
 
 
 def copy_nest(target: Nest, source: Nest) -> None:
-    torch_private.copy_all(tree.leaves(target), tree.leaves(tree.arranged(source, target)))
+    torch_private.copy_all(tree.leaves(target), tree.leaves(tree.ordered_like(source, target)))
 
 
 def _first_cause(error: BaseException) -> str:
@@ -92,6 +92,3 @@ def _first_cause(error: BaseException) -> str:
     while error.__context__ is not None:
         error = error.__context__
     return str(error).strip().splitlines()[0]
-
-
-Replayer = CudaGraphs  # until its callers use the new name
