@@ -1,13 +1,13 @@
-"""What every algorithm costs, as the time of its round divided by that of FedAvg.
+"""The time of a round of every algorithm, relative to FedAvg.
 
     python benchmarks/algorithms.py                      # all of them, on two clients (about four minutes on two cores)
     python benchmarks/algorithms.py -a scaffold,mime     # some
     python benchmarks/algorithms.py --clients 10 --device cuda
 
-The work of a client is FedHBM's cross-silo setting: 500 CIFAR-like images, batches of 64, the LeNet of Hsu et al. Every
-algorithm takes turns with FedAvg, so that a busy machine slows both; a figure is the median over turns. Expected: steps
-that correct the gradient cost little; PGVC, Mime, MimeMom, MimeSVRG and FSVRG take one more gradient a step, Per-FedAvg
-one (HF: three), FedSpeed one; those marked "pass" go over all data once more.
+Clients train as in FedHBM's cross-silo setting: 500 CIFAR-like images, batches of 64, the LeNet of Hsu et al. Every
+algorithm takes turns with FedAvg, so that a busy machine slows both; results are medians over turns. Expected: steps
+that correct the gradient cost little; PGVC, Mime, MimeMom, MimeSVRG and FSVRG compute one more gradient per step,
+Per-FedAvg one (HF: three), FedSpeed one; those marked "pass" make one more pass over all data.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def clients(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     ]
 
 
-class Contestant:
+class SingleRounds:
     """A run that is trained one round at a time."""
 
     def __init__(self, algorithm: str, count: int, device: str | None) -> None:
@@ -53,17 +53,15 @@ class Contestant:
             batch_size=64,
             device=device,
         )
+        self.engine = run.engine
         self._rounds = rounds([run], (), "raise")
 
-    def play(self) -> float:
+    def train(self) -> float:
         start = time.perf_counter()
         next(self._rounds)
-        self._wait()
-        return time.perf_counter() - start
-
-    def _wait(self) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
+        return time.perf_counter() - start
 
 
 def main() -> None:
@@ -75,13 +73,13 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
 
-    baseline = Contestant("fedavg", options.clients, options.device)
+    baseline = SingleRounds("fedavg", options.clients, options.device)
     results = []
     for name in options.algorithms.split(","):
         if name == "fedavg":
             continue
-        contestant = Contestant(name, options.clients, options.device)
-        pairs = [(baseline.play(), contestant.play()) for _ in range(options.turns)]
+        run = SingleRounds(name, options.clients, options.device)
+        pairs = [(baseline.train(), run.train()) for _ in range(options.turns)]
         ratio = statistics.median(b / a for a, b in pairs)
         results.append({"algorithm": name, "ratio": ratio, "seconds": statistics.median(b for _, b in pairs)})
         if not options.json:
@@ -89,7 +87,7 @@ def main() -> None:
     if options.json:
         print(json.dumps(results, indent=2))
         return
-    table = Table(title=f"time of a round, {options.clients} clients, {baseline.run.engine}")
+    table = Table(title=f"time per round, {options.clients} clients, {baseline.engine}")
     for column in ("algorithm", "ratio to FedAvg", "seconds"):
         table.add_column(column, justify="left" if column == "algorithm" else "right")
     for row in sorted(results, key=lambda r: r["ratio"]):

@@ -1,11 +1,11 @@
-"""How fast the engines are, as ratios against a plain loop over the same clients in the same process.
+"""The speed of the engines relative to a plain loop over the same clients in the same process.
 
     python benchmarks/engines.py            # all workloads, a table
-    python benchmarks/engines.py --json     # the same, for machines
+    python benchmarks/engines.py --json     # the same as JSON
 
 The plain loop is what most libraries do: an `nn.Module` and a `torch.optim.SGD` per client, one after another, without
-a DataLoader. Loop and engines take turns, so that a busy machine slows all alike; figures are medians. Where rounds are
-compiled, that is done from scratch, and said how long it took and after how many rounds it is won back.
+a DataLoader. Loop and engines take turns, so that a busy machine slows all equally; results are medians. Rounds are
+compiled from scratch; the table says how long that took and after how many rounds it pays off.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -31,24 +30,27 @@ import undrift as ud
 from undrift import models
 
 Clients = list[tuple[Tensor, Tensor]]
+IMAGE = (1, 28, 28)
 
 
 @dataclass(frozen=True)
 class Workload:
     name: str
-    model: Callable[[], nn.Module]
-    shape: tuple[int, ...]
+    model: str
     clients: int
     samples: int
     batch_size: int
     goal: dict[str, float]  # ratio to reach, by engine
     engines: tuple[str, ...] = ("sequential", "batched", "auto")
 
+    def build(self) -> nn.Module:
+        return models.build(self.model, IMAGE, 10)
+
     def data(self) -> Clients:
         generator = torch.Generator().manual_seed(0)
         return [
             (
-                torch.rand(self.samples, *self.shape, generator=generator),
+                torch.rand(self.samples, *IMAGE, generator=generator),
                 torch.randint(10, (self.samples,), generator=generator),
             )
             for _ in range(self.clients)
@@ -59,20 +61,15 @@ SMALL = ("sequential", "batched", "compiled", "auto")
 WORKLOADS = (
     Workload(
         "100 tiny clients",
-        lambda: models.build("softmax", (1, 28, 28), 10),
-        (1, 28, 28),
-        100,
-        60,
-        20,
-        {"batched": 8, "compiled": 10},
-        SMALL,
+        model="softmax",
+        clients=100,
+        samples=60,
+        batch_size=20,
+        goal={"batched": 8, "compiled": 10},
+        engines=SMALL,
     ),
-    Workload(
-        "10 perceptrons", lambda: models.build("mlp", (1, 28, 28), 10), (1, 28, 28), 10, 150, 32, {"batched": 1}, SMALL
-    ),
-    Workload(
-        "10 LeNet clients", lambda: models.build("lenet5", (1, 28, 28), 10), (1, 28, 28), 10, 600, 32, {"auto": 1}
-    ),
+    Workload("10 MLP clients", model="mlp", clients=10, samples=150, batch_size=32, goal={"batched": 1}, engines=SMALL),
+    Workload("10 LeNet clients", model="lenet5", clients=10, samples=600, batch_size=32, goal={"auto": 1}),
 )
 LR = 0.05
 
@@ -95,7 +92,7 @@ def plain_round(server: nn.Module, clients: Clients, batch_size: int) -> nn.Modu
 
 
 def plain_seconds(work: Workload, clients: Clients, rounds: int) -> list[float]:
-    model, seconds = work.model(), []
+    model, seconds = work.build(), []
     for _ in range(rounds):
         start = time.perf_counter()
         model = plain_round(model, clients, work.batch_size)
@@ -104,7 +101,7 @@ def plain_seconds(work: Workload, clients: Clients, rounds: int) -> list[float]:
 
 
 def engine_seconds(work: Workload, clients: Clients, rounds: int, engine: str) -> tuple[list[float], str]:
-    run = ud.simulate("fedavg", work.model(), clients, rounds=rounds, batch_size=work.batch_size, lr=LR, engine=engine)
+    run = ud.simulate("fedavg", work.build(), clients, rounds=rounds, batch_size=work.batch_size, lr=LR, engine=engine)
     return run.history.seconds.tolist(), run.engine
 
 
@@ -117,12 +114,12 @@ def measure(work: Workload, turns: int, rounds: int) -> dict[str, object]:
             if name == "plain loop":
                 measured = plain_seconds(work, clients, rounds)
             else:
-                measured, said = engine_seconds(work, clients, rounds, name)
-                chosen = said if name == "auto" else chosen
+                measured, engine = engine_seconds(work, clients, rounds, name)
+                chosen = engine if name == "auto" else chosen
                 if name == "compiled" and not turn:
                     compiling = measured[0]
             if turn:
-                seconds += measured[1:] if name == "compiled" else measured  # the first round looks up the code
+                seconds += measured[1:] if name == "compiled" else measured  # the first round loads the code
     medians = {name: statistics.median(seconds) for name, seconds in timings.items()}
     return {
         "workload": work.name,
@@ -131,15 +128,15 @@ def measure(work: Workload, turns: int, rounds: int) -> dict[str, object]:
         "auto": chosen,
         "goal": work.goal,
         "compiling": compiling,
-        "won back": compiling / (medians["batched"] - medians["compiled"]) if compiling else None,
+        "break_even": compiling / (medians["batched"] - medians["compiled"]) if compiling else None,
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--turns", type=int, default=5, help="how often loop and engines take turns")
-    parser.add_argument("--rounds", type=int, default=4, help="rounds in a turn")
+    parser.add_argument("--turns", type=int, default=5, help="turns of the loop and every engine")
+    parser.add_argument("--rounds", type=int, default=4, help="rounds per turn")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as code:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = code
@@ -148,8 +145,8 @@ def main() -> None:
         print(json.dumps(results, indent=2))
         return
     table = Table(title=f"seconds per round, {torch.get_num_threads()} threads, torch {torch.__version__}")
-    for column in ("workload", "how", "median", "ratio to the plain loop", "goal"):
-        table.add_column(column, justify="left" if column in ("workload", "how") else "right")
+    for column in ("workload", "engine", "median", "ratio to the plain loop", "goal"):
+        table.add_column(column, justify="left" if column in ("workload", "engine") else "right")
     for result in results:
         for name, seconds in result["seconds"].items():  # type: ignore[attr-defined]
             shown = f"auto: {result['auto']}" if name == "auto" else name
@@ -157,8 +154,8 @@ def main() -> None:
             ratio = result["ratio"][name]  # type: ignore[index]
             table.add_row(result["workload"], shown, f"{seconds:.4f}", f"{ratio:.2f}×", f"≥ {goal}×" if goal else "")
         if result["compiling"]:
-            told = f"compiled in {result['compiling']:.1f} s, won back after {result['won back']:.0f} rounds"
-            table.add_row("", f"[dim]{told}[/]")
+            note = f"compiled in {result['compiling']:.1f} s, pays off after {result['break_even']:.0f} rounds"
+            table.add_row("", f"[dim]{note}[/]")
         table.add_section()
     console = Console(width=110)
     console.print(table)

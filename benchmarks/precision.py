@@ -1,11 +1,11 @@
-"""Do the fast paths learn what the exact one learns? Accuracy over seeds on real data, path by path.
+"""Accuracy on real data over seeds, by engine and precision: do the fast ones learn as well as fp32?
 
-    python benchmarks/precision.py                                  on a GPU: fp32, tf32, bf16, all clients at once
+    python benchmarks/precision.py                                  on a GPU: fp32, tf32, bf16, batched
     python benchmarks/precision.py --paths sequential:fp32,batched:fp32 --data mnist --model lenet5
     python benchmarks/precision.py --json
 
-A path is ENGINE:PRECISION. The seeds of a path train together where its engine allows it. The data set must be in the
-cache: undrift data get cifar10
+A path is ENGINE:PRECISION. Its seeds are trained together if the engine can. The data set must be in the cache:
+undrift data get cifar10
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 
 import undrift as ud
 
-LAST = 5  # evaluations that are averaged, as single ones are noisy
+LAST = 5  # final evaluations that are averaged, because single ones are noisy
 
 
 def main() -> None:
@@ -33,12 +33,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--json", action="store_true", help="print JSON")
-    asked = parser.parse_args()
-    rows = [measure(path, asked) for path in asked.paths.split(",")]
-    if asked.json:
+    options = parser.parse_args()
+    rows = [measure(path, options) for path in options.paths.split(",")]
+    if options.json:
         print(json.dumps(rows, indent=2))
         return
-    print(f"{asked.algorithm}, {asked.model} on {asked.data}, {asked.rounds} rounds, {asked.seeds} seeds")
+    print(f"{options.algorithm}, {options.model} on {options.data}, {options.rounds} rounds, {options.seeds} seeds")
     print(f"{'path':<18} {'accuracy %':>12} {'by seed':<24} {'seconds':>8}")
     for row in rows:
         each = " ".join(f"{100 * value:.2f}" for value in row["accuracies"])
@@ -46,20 +46,20 @@ def main() -> None:
         print(f"{row['path']:<18} {spread:>12} {each:<24} {row['seconds']:>8.1f}")
 
 
-def measure(path: str, asked: Any) -> dict[str, Any]:
-    """All seeds of one path: ten of a hundred clients a round, a Dirichlet split of moderate skew."""
+def measure(path: str, options: Any) -> dict[str, Any]:
+    """All seeds of one path: ten of a hundred clients per round, a moderately skewed Dirichlet partition."""
     engine, precision = path.split(":")
     begun = time.perf_counter()
     comparison = ud.compare(
-        [asked.algorithm],
-        asked.model,
-        lambda seed: ud.data.load(asked.data, partition="dirichlet-client:1", clients=100, seed=seed),
-        seeds=asked.seeds,
-        rounds=asked.rounds,
+        [options.algorithm],
+        options.model,
+        lambda seed: ud.data.load(options.data, partition="dirichlet-client:1", clients=100, seed=seed),
+        seeds=options.seeds,
+        rounds=options.rounds,
         cohort=10,
         batch_size=64,
         lr=0.05,
-        eval_every=max(1, asked.rounds // 20),
+        eval_every=max(1, options.rounds // 20),
         engine=engine,
         precision=precision,
     )

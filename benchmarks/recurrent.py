@@ -1,9 +1,9 @@
-"""How long a round of recurrent clients takes, together and client by client.
+"""The time of a round of recurrent models, batched and client by client.
 
     python benchmarks/recurrent.py                    # on a GPU if there is one
-    python benchmarks/recurrent.py --precision bf16   # likewise, in half precision
+    python benchmarks/recurrent.py --precision bf16   # in half precision
 
-Texts are random, of the length and the alphabet of Shakespeare's: a round takes the same time whatever they say.
+Texts are random, of the length and alphabet of Shakespeare's; the time does not depend on their content.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from torch import Tensor, nn
 import undrift as ud
 
 LENGTH, CHARACTERS = 80, 80
-COHORTS = ((10, 200, 20), (100, 60, 10))  # clients a round, samples of each, batch size
+COHORTS = ((10, 200, 20), (100, 60, 10))  # clients per round, samples of each, batch size
 
 
-class Own(nn.Module):
+class UserLSTM(nn.Module):
     """`char-lstm` as a user would write it, with PyTorch's layers."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ def main() -> None:
     table.add_column("median", justify="right")
     for clients, samples, batch in COHORTS:
         data = texts(clients, samples)
-        for name, model in (("char-lstm", "char-lstm"), ("nn.LSTM", Own())):
+        for name, model in (("char-lstm", "char-lstm"), ("nn.LSTM", UserLSTM())):
             for engine in ("batched", "sequential"):
                 run = ud.simulate(
                     "fedavg",

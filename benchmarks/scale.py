@@ -1,13 +1,12 @@
-"""Start-up, time per round and memory against the number of clients, the cohort always the same.
+"""Start-up, time per round and memory by number of clients, with cohorts of one size.
 
     python benchmarks/scale.py             a table
-    python benchmarks/scale.py --json      the same for machines
+    python benchmarks/scale.py --json      the same as JSON
     python benchmarks/scale.py --text      40 000 clients of sentences and the word LSTM instead
     python benchmarks/scale.py --states    SCAFFOLD's states of 50 000 LeNet-5s, 12 GB, as on a machine with 8 GB
 
-Every size runs in a process of its own, so that its peak of memory is its own. `--states` lets every client take part
-once and then some of them again, and goes on from the checkpoint in another process; it needs 50 GB of disk, in TMPDIR,
-and some minutes.
+Every size runs in its own process, which gives its peak memory. With `--states`, every client takes part once and some
+of them again, and another process resumes from the checkpoint; it needs 50 GB of disk, in TMPDIR, and some minutes.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from typing import Any
 
 SIZES = (100, 10_000, 100_000, 1_000_000)
 COHORT, ROUNDS = 100, 20
-STATES, STATES_COHORT, STATES_AGAIN = 50_000, 500, 10  # clients, of whom a round, and rounds of clients seen before
-MACHINE = 8e9  # bytes of memory that states are measured with
+STATES, STATES_COHORT, STATES_AGAIN = 50_000, 500, 10  # clients, clients per round, rounds of clients seen before
+MACHINE = 8e9  # bytes of memory of the simulated machine
 
 
 def main() -> None:
@@ -35,37 +34,37 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--text", action="store_true", help="clients of sentences")
     parser.add_argument("--states", action="store_true", help="states that do not fit into memory")
-    parser.add_argument("--clients", type=int, action="append", help="so many clients (repeatable)")
+    parser.add_argument("--clients", type=int, action="append", help="number of clients (repeatable)")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.one is not None:
-        one = (asked.one, asked.out) if asked.states else (asked.one, asked.text, asked.rounds)
-        print(json.dumps((measure_states if asked.states else measure)(*one)))
+    options = parser.parse_args()
+    if options.one is not None:
+        one = (options.one, options.out) if options.states else (options.one, options.text, options.rounds)
+        print(json.dumps((measure_states if options.states else measure)(*one)))
         return
-    if asked.states:
-        compare_states(asked.clients or [STATES], asked.json)
+    if options.states:
+        compare_states(options.clients or [STATES], options.json)
         return
     rows = []
-    if not asked.json:
+    if not options.json:
         print(f"{'clients':>10} {'data s':>8} {'start s':>8} {'ms/round':>9} {'data MB':>8} {'peak MB':>8}")
-    for clients in asked.clients or ((400, 4_000, 40_000) if asked.text else SIZES):
-        command = [sys.executable, __file__, "--one", str(clients), "--rounds", str(asked.rounds)]
-        row = json.loads(subprocess.check_output(command + ["--text"] * asked.text))
+    for clients in options.clients or ((400, 4_000, 40_000) if options.text else SIZES):
+        command = [sys.executable, __file__, "--one", str(clients), "--rounds", str(options.rounds)]
+        row = json.loads(subprocess.check_output(command + ["--text"] * options.text))
         rows.append(row)
-        if not asked.json:
+        if not options.json:
             print(
                 f"{row['clients']:>10,} {row['data_seconds']:>8.2f} {row['start_seconds']:>8.2f} "
                 f"{1000 * row['round_seconds']:>9.1f} {row['data_mb']:>8.0f} {row['peak_mb']:>8.0f}",
                 flush=True,
             )
-    if asked.json:
+    if options.json:
         print(json.dumps(rows, indent=2))
 
 
 def measure(clients: int, text: bool, rounds: int) -> dict[str, Any]:
-    """One federation: making it, preparing a run, and the median round."""
+    """Seconds to create one federation, to prepare a run, and of the median round."""
     import undrift as ud
 
     begun = time.perf_counter()
@@ -73,7 +72,7 @@ def measure(clients: int, text: bool, rounds: int) -> dict[str, Any]:
     made = time.perf_counter()
     ticks = [time.perf_counter()]
     run = ud.simulate(
-        "fedavg" if text else "scaffold",  # tiny clients have a state, too
+        "fedavg" if text else "scaffold",  # clients with a state
         "word-lstm" if text else "softmax",
         data,
         rounds=rounds,
@@ -106,20 +105,20 @@ def compare_states(sizes: list[int], as_json: bool) -> None:
         if not as_json:
             run, resumed = row["run"], row["resumed"]
             new, late, again = (1000 * run[f"{when}_round_seconds"] for when in ("first", "last", "later"))
-            print(f"{clients:,} clients of {run['parameters']:,} parameters, {STATES_COHORT} a round")
+            print(f"{clients:,} clients of {run['parameters']:,} parameters, {STATES_COHORT} per round")
             print(f"  states           {run['states']}")
-            print(f"  peak of memory   {run['peak_mb']:,.0f} MB; resumed {resumed['peak_mb']:,.0f} MB")
-            print(f"  ms a round       {new:.0f} at first, {late:.0f} at last; of clients seen before {again:.0f}")
+            print(f"  peak memory      {run['peak_mb']:,.0f} MB; resumed {resumed['peak_mb']:,.0f} MB")
+            print(f"  ms per round     {new:.0f} at first, {late:.0f} at last; clients seen before {again:.0f}")
             print(
                 f"  seconds          {run['seconds']:.0f}, of which {run['save_seconds']:.0f} for the last checkpoint"
             )
-            print(f"  seconds to go on {resumed['seconds']:.0f}", flush=True)
+            print(f"  resume seconds   {resumed['seconds']:.0f}", flush=True)
     if as_json:
         print(json.dumps(rows, indent=2))
 
 
 def measure_states(clients: int, out: Path) -> dict[str, Any]:
-    """Rounds until every client has a state, and some more; where that run is already, going back to its end."""
+    """Rounds until every client has a state, and some more; if the run exists, its resumption."""
     import numpy as np
 
     import undrift as ud
@@ -153,7 +152,7 @@ def measure_states(clients: int, out: Path) -> dict[str, Any]:
 
 
 def resident() -> int:
-    """Bytes of memory that this process has."""
+    """Bytes of memory that this process uses."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 

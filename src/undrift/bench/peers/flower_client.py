@@ -1,4 +1,4 @@
-"""The client of the Flower benchmark, in a module of its own so that a worker loads samples and model only once."""
+"""The client of the Flower benchmark, in its own module so that a worker loads samples and model only once."""
 
 from functools import cache
 
@@ -11,7 +11,7 @@ from job import Job
 
 
 @cache
-def at_hand(path):
+def loaded(path):
     job = Job.read(path)
     torch.set_num_threads(job.threads)
     x, y = torch_side.tensors(job.samples())
@@ -23,7 +23,7 @@ def client_app(path):
 
     @app.train()
     def train(message, context):
-        job, x, y, model = at_hand(path)
+        job, x, y, model = loaded(path)
         model.load_state_dict(message.content["arrays"].to_torch_state_dict())
         model.train()
         client = int(context.node_config["partition-id"])

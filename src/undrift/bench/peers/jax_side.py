@@ -1,4 +1,4 @@
-"""What drivers on JAX share: the nets of torch_side.py as functions, the loss, the accuracy."""
+"""Shared by drivers on JAX: the nets of torch_side.py as functions, the loss, the accuracy."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def images(x):
-    """Channels last, as XLA likes them: [..., height, width, channels]."""
+    """Channels last, which is faster in XLA: [..., height, width, channels]."""
     return np.ascontiguousarray(np.moveaxis(x, -3, -1))
 
 
@@ -32,7 +32,7 @@ def _convolution(h, kernel, bias, padding=0):
 
 
 def _pool(h):
-    """The largest of two by two; `reduce_window` says the same, but its derivative takes longer."""
+    """Max pooling of 2×2; `reduce_window` computes the same, but its derivative is slower."""
     n, height, width, maps = h.shape
     return h.reshape(n, height // 2, 2, width // 2, 2, maps).max((2, 4))
 
@@ -44,7 +44,7 @@ def _dropout(h, rate, key):
 
 
 def scores(net, p, x, key=None):
-    """Of every class; with a key, the net is in training and drops units."""
+    """Logits; with a key, the net is in training mode and uses dropout."""
     relu = jax.nn.relu
     if net == "softmax":
         return x.reshape(len(x), -1) @ p[0] + p[1]

@@ -1,8 +1,8 @@
-"""What a driver is asked to do and what it answers, as files; needs nothing but NumPy.
+"""The job of a driver and its answer, as files; needs nothing but NumPy.
 
 A driver is called with the path of a job, a JSON file. It trains `rounds` rounds of the job's algorithm from the given
-parameters, lets a `Clock` take the time of every round, and answers with the accuracy of the last model. What it
-prepares beforehand (floating-point samples, models, workers) and what it evaluates afterwards is not timed.
+parameters, times every round with a `Clock`, and answers with the accuracy of the last model. Preparation
+(floating-point samples, models, workers) and evaluation are not timed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Job:
         return self._normalised("x"), self.arrays["y"]
 
     def test(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Test samples, unless the data are generated and accuracy means nothing."""
+        """Test samples; None if the data are random and accuracy means nothing."""
         return (self._normalised("test_x"), self.arrays["test_y"]) if "test_x" in self.arrays else None
 
     def parameters(self) -> list[np.ndarray]:
@@ -74,12 +74,12 @@ class Job:
 
 
 class Clock:
-    """Seconds of every round. `wait` lets a device finish what it was given."""
+    """Seconds of every round. `wait` synchronises with a device."""
 
     def __init__(self, wait: Callable[[], object] = lambda: None) -> None:
         self._wait = wait
         self.seconds: list[float] = []
-        self.ended: list[float] = []  # on the calendar's clock, to tell when the first round was done
+        self.ended: list[float] = []  # in seconds since the epoch, to compute the start-up time
         self.start()
 
     def start(self) -> None:
@@ -97,10 +97,16 @@ class Clock:
 
 
 def answer(
-    job: Job, clock: Clock, accuracy: float | None, packages: list[str], device_bytes: int | None = None, note: str = ""
+    job: Job,
+    clock: Clock,
+    accuracy: float | None,
+    packages: list[str],
+    *,
+    device_bytes: int | None = None,
+    note: str = "",
 ) -> None:
-    """Written beside its place and renamed: an answer that is there is whole."""
-    assert len(clock.seconds) == job.rounds, f"{len(clock.seconds)} rounds were played instead of {job.rounds}"
+    """Write the answer to a temporary file and rename it, so that it is never read half-written."""
+    assert len(clock.seconds) == job.rounds, f"{len(clock.seconds)} rounds were timed instead of {job.rounds}"
     scale = 1 if sys.platform == "darwin" else 1024
     content = {
         "seconds": clock.seconds,

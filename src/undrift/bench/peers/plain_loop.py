@@ -1,6 +1,6 @@
-"""Federated learning as one would write it in an afternoon: a module, an optimiser, one client after another.
+"""Federated learning as a plain PyTorch loop: a module, an optimiser, one client after another.
 
-Naive but not wasteful: no data loader, no copy of the module for every client, nothing read back within a round.
+Simple but not wasteful: no data loader, no copy of the module for every client, no synchronisation within a round.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 
 class FedAvg:
-    """The mean of models that equal clients trained for one epoch."""
+    """The mean of the models that clients of equal size train for one epoch."""
 
     def __init__(self, model: nn.Module, lr: float, batch_size: int) -> None:
         self.model = model
@@ -53,7 +53,7 @@ class FedAvg:
 
 
 class Scaffold(FedAvg):
-    """SCAFFOLD, option II: every step is corrected by the difference between everybody's slope and one's own."""
+    """SCAFFOLD, option II: every step is corrected by the server's control variate minus the client's own."""
 
     def __init__(self, model: nn.Module, lr: float, batch_size: int, clients: int) -> None:
         super().__init__(model, lr, batch_size)
@@ -66,22 +66,22 @@ class Scaffold(FedAvg):
     ) -> None:
         self.change = [torch.zeros_like(c) for c in self.control]
         super().round(cohort, x, y, compute)
-        for common, change in zip(self.control, self.change, strict=True):
-            common.add_(change, alpha=1 / self.clients)
+        for control, change in zip(self.control, self.change, strict=True):
+            control.add_(change, alpha=1 / self.clients)
 
     def train(self, client: int, x: Tensor, y: Tensor, compute: AbstractContextManager[Any]) -> None:
         own = self.controls.setdefault(client, [torch.zeros_like(c) for c in self.control])
         super().train(client, x, y, compute)
-        walk = self.lr * -(-len(x) // self.batch_size)
+        scale = self.lr * -(-len(x) // self.batch_size)  # K η
         with torch.no_grad():
             parts = zip(own, self.control, self.change, self.model.parameters(), self.local.parameters(), strict=True)
-            for mine, common, change, before, after in parts:
-                difference = (before - after) / walk - common
+            for mine, control, change, before, after in parts:
+                difference = (before - after) / scale - control
                 mine.add_(difference)
                 change.add_(difference)
 
     def correct(self, client: int) -> None:
         parts = zip(self.local.parameters(), self.control, self.controls[client], strict=True)
-        for parameter, common, mine in parts:
+        for parameter, control, mine in parts:
             assert parameter.grad is not None
-            parameter.grad.add_(common).sub_(mine)
+            parameter.grad.add_(control).sub_(mine)

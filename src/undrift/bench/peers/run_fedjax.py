@@ -10,7 +10,7 @@ import jax_side
 import numpy as np
 from job import Clock, Job, answer
 
-if not hasattr(jax, "tree_map"):  # which FedJAX 0.0.17 calls, and newer JAX calls otherwise
+if not hasattr(jax, "tree_map"):  # FedJAX 0.0.17 calls it by the name that newer JAX has dropped
     jax.tree_map = jax.tree_util.tree_map
 
 import fedjax
@@ -18,7 +18,7 @@ import fedjax
 job = Job.read(sys.argv[1])
 x, y = job.samples()
 x, y = jax_side.images(x), y.astype(np.int32)
-gradient = jax.grad(lambda p, batch, key: jax_side.loss(job.net, p, batch["x"], batch["y"], key))
+gradient = jax.grad(lambda p, batch, key: jax_side.loss(job.net, p, batch["x"], batch["y"], key=key))
 batches = fedjax.ShuffleRepeatBatchHParams(batch_size=job.batch_size, num_epochs=1, drop_remainder=False, seed=0)
 clients = [fedjax.ClientDataset({"x": own, "y": labels}) for own, labels in zip(x, y, strict=True)]
 

@@ -1,6 +1,6 @@
-"""Flower's simulation on Ray: message API, one worker for each core, samples and model kept by every worker.
+"""Flower's simulation on Ray: message API, one worker per core, samples and model kept by every worker.
 
-Its server draws the cohorts: clients are known to it by numbers that differ from run to run.
+Its server draws the cohorts, because its client numbers differ from run to run.
 """
 
 import logging

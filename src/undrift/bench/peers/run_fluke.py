@@ -10,8 +10,8 @@ from job import Clock, Job, answer
 try:
     importlib.import_module("torchvision")
 except RuntimeError:
-    # torchvision's compiled operators want PyTorch with CUDA. fluke imports it for networks and data sets that are not
-    # used here: declaring the operators is enough.
+    # torchvision's compiled operators need PyTorch with CUDA. fluke imports it for networks and data sets that are not
+    # used here, so declaring the operators is enough.
     operators = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):
         operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -28,7 +28,7 @@ x, y = torch_side.tensors(job.samples())
 model = torch_side.start(job.net, x.shape[2:], job.parameters())
 
 
-class Watch(FederationObserver):
+class Timer(FederationObserver):
     def start_round(self, round, global_model):
         clock.start()
 
@@ -47,7 +47,7 @@ settings = DDict(
         local_epochs=1,
         loss="CrossEntropyLoss",
         optimizer=DDict(name="SGD", lr=job.lr),
-        persistency=job.algorithm == "scaffold",  # without it, clients need no model of their own, and less time
+        persistency=job.algorithm == "scaffold",  # without it, clients keep no model of their own, which is faster
         scheduler=DDict(name="StepLR", step_size=1, gamma=1),
     ),
     server=DDict(weighted=False),
@@ -58,6 +58,6 @@ cohorts = iter(job.cohorts)
 algorithm.server.get_eligible_clients = lambda share: [algorithm.clients[i] for i in next(cohorts)]
 
 clock = Clock()
-algorithm.set_callbacks(Watch())
+algorithm.set_callbacks(Timer())
 algorithm.run(job.rounds, len(job.cohorts[0]) / job.clients)
 answer(job, clock, torch_side.accuracy(algorithm.server.model, job.test()), ["fluke-fl", "torch"])

@@ -1,4 +1,4 @@
-"""JAX written for the purpose: a round is one compiled program, all clients under `vmap`, their steps in a `scan`."""
+"""Plain JAX: a round is one compiled program, all clients under `vmap`, their steps in a `scan`."""
 
 import sys
 from functools import partial
@@ -20,11 +20,11 @@ size = y.shape[1]
 steps, rest = divmod(size, job.batch_size)
 
 
-def step(own_x, own_y, p, taken):
-    rows, key = taken
-    near = [v.astype(kind) for v in p]
-    slope = jax.grad(lambda q: jax_side.loss(job.net, q, own_x[rows].astype(kind), own_y[rows], key))(near)
-    return [v - job.lr * s.astype(v.dtype) for v, s in zip(p, slope, strict=True)], None
+def step(own_x, own_y, p, batch):
+    rows, key = batch
+    cast = [v.astype(kind) for v in p]
+    gradient = jax.grad(lambda q: jax_side.loss(job.net, q, own_x[rows].astype(kind), own_y[rows], key=key))(cast)
+    return [v - job.lr * g.astype(v.dtype) for v, g in zip(p, gradient, strict=True)], None
 
 
 def train(p, client, key):
@@ -32,13 +32,13 @@ def train(p, client, key):
     shuffling, *keys = jax.random.split(key, 2 + steps)
     order = jax.random.permutation(shuffling, size)
     full = order[: steps * job.batch_size].reshape(steps, job.batch_size)
-    turn = partial(step, x[client], y[client])
-    p, _ = jax.lax.scan(turn, p, (full, jnp.stack(keys[:steps])))
-    return turn(p, (order[steps * job.batch_size :], keys[-1]))[0] if rest else p
+    client_step = partial(step, x[client], y[client])
+    p, _ = jax.lax.scan(client_step, p, (full, jnp.stack(keys[:steps])))
+    return client_step(p, (order[steps * job.batch_size :], keys[-1]))[0] if rest else p
 
 
 @jax.jit
-def play(p, cohort, key):
+def train_round(p, cohort, key):
     trained = jax.vmap(train, (None, 0, 0))(p, cohort, jax.random.split(key, len(cohort)))
     return [v.mean(0) for v in trained]
 
@@ -46,7 +46,8 @@ def play(p, cohort, key):
 p = jax_side.parameters(job.parameters())
 clock = Clock(lambda: jax.block_until_ready(p))
 for number, cohort in enumerate(job.cohorts):
-    p = play(p, jnp.asarray(cohort), jax.random.PRNGKey(number))
+    p = train_round(p, jnp.asarray(cohort), jax.random.PRNGKey(number))
     clock.lap()
 peak = jax.devices()[0].memory_stats()
-answer(job, clock, jax_side.accuracy(job.net, p, job.test()), ["jax"], peak and peak.get("peak_bytes_in_use"))
+accuracy = jax_side.accuracy(job.net, p, job.test())
+answer(job, clock, accuracy, ["jax"], device_bytes=peak and peak.get("peak_bytes_in_use"))

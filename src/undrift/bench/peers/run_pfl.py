@@ -1,4 +1,4 @@
-"""pfl: one process, or under torchrun one for each core."""
+"""pfl: one process, or under torchrun one per core."""
 
 import itertools
 import os
@@ -27,7 +27,7 @@ x, y = torch_side.tensors(job.samples())
 
 
 class Net(torch.nn.Module):
-    """The net with the methods that pfl asks for."""
+    """The net with the methods that pfl needs."""
 
     def __init__(self):
         super().__init__()
@@ -41,7 +41,7 @@ class Net(torch.nn.Module):
         return {}
 
 
-class Watch(TrainingProcessCallback):
+class Timer(TrainingProcessCallback):
     def on_train_begin(self, *, model):
         clock.start()
         return Metrics()
@@ -83,11 +83,11 @@ algorithm.run(
         local_num_epochs=1, local_learning_rate=job.lr, local_batch_size=job.batch_size
     ),
     model_eval_params=NNEvalHyperParams(local_batch_size=1000),
-    callbacks=[Watch()],
+    callbacks=[Timer()],
     send_metrics_to_platform=False,
 )
 if os.environ.get("RANK", "0") == "0":
     answer(job, clock, torch_side.accuracy(net.net, job.test()), ["pfl", "torch"])
-if torch.distributed.is_initialized():  # a process that only ends may abort in the middle of another's farewell
+if torch.distributed.is_initialized():  # a process that just exits may abort the shutdown of another
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()

@@ -1,4 +1,4 @@
-"""The plain loop: what other figures are ratios to."""
+"""The plain loop: the baseline of all ratios."""
 
 import sys
 
@@ -21,4 +21,5 @@ clock = Clock(torch_side.waiting(job.device))
 for cohort in job.cohorts:
     loop.round(cohort, x, y, compute)
     clock.lap()
-answer(job, clock, torch_side.accuracy(model, job.test()), ["torch"], torch_side.peak(job.device))
+accuracy = torch_side.accuracy(model, job.test())
+answer(job, clock, accuracy, ["torch"], device_bytes=torch_side.peak(job.device))

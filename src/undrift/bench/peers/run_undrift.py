@@ -1,4 +1,4 @@
-"""undrift, as a user calls it: the engine is the one it chooses, or compiled from scratch."""
+"""undrift as a user calls it: with the engine it chooses, or compiled from scratch."""
 
 import os
 import sys
@@ -19,7 +19,7 @@ data = ud.FederatedData.from_rows(x.reshape(-1, *x.shape[2:]), y.reshape(-1), ro
 model = torch_side.start(job.net, x.shape[2:], job.parameters())
 
 code = tempfile.TemporaryDirectory()
-os.environ["TORCHINDUCTOR_CACHE_DIR"] = code.name  # nothing from before
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = code.name  # an empty cache: compiling is measured
 clock = Clock(torch_side.waiting(job.device))
 run = ud.simulate(
     job.algorithm,
@@ -37,4 +37,5 @@ run = ud.simulate(
 )
 model.load_state_dict(run.parameters)
 accuracy = torch_side.accuracy(model, job.test())
-answer(job, clock, accuracy, ["undrift", "torch"], torch_side.peak(job.device), run.engine)
+peak = torch_side.peak(job.device)
+answer(job, clock, accuracy, ["undrift", "torch"], device_bytes=peak, note=run.engine)

@@ -1,4 +1,4 @@
-"""What drivers on PyTorch share: the nets, the precision, the accuracy."""
+"""Shared by drivers on PyTorch: the nets, the precision, the accuracy."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def build(net: str, shape: Sequence[int]) -> nn.Module:
 
 
 def _lenet(channels: int, side: int, maps: tuple[int, int], hidden: tuple[int, int], padding: int) -> nn.Module:
-    left = ((side + 2 * padding - 4) // 2 - 4) // 2
+    rest = ((side + 2 * padding - 4) // 2 - 4) // 2
     return nn.Sequential(
         *(nn.Conv2d(channels, maps[0], 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(maps[0], maps[1], 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
-        *(nn.Linear(maps[1] * left * left, hidden[0]), nn.ReLU()),
+        *(nn.Linear(maps[1] * rest * rest, hidden[0]), nn.ReLU()),
         *(nn.Linear(hidden[0], hidden[1]), nn.ReLU()),
         nn.Linear(hidden[1], 10),
     )
@@ -38,10 +38,10 @@ def _lenet(channels: int, side: int, maps: tuple[int, int], hidden: tuple[int, i
 
 def _cnn_pfl(channels: int, side: int) -> nn.Module:
     """The net that pfl-research compares libraries with (arXiv 2404.06430): two 3×3 convolutions, unpadded, dropout."""
-    left = (side - 4) // 2
+    rest = (side - 4) // 2
     net = nn.Sequential(
         *(nn.Conv2d(channels, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Dropout(0.25), nn.Flatten(), nn.Linear(64 * left * left, 128), nn.ReLU()),
+        *(nn.Dropout(0.25), nn.Flatten(), nn.Linear(64 * rest * rest, 128), nn.ReLU()),
         *(nn.Dropout(0.5), nn.Linear(128, 10)),
     )
     for part in net.modules():
@@ -72,7 +72,7 @@ def accuracy(model: nn.Module, test: tuple[Any, Any] | None) -> float | None:
 
 
 def waiting(device: str) -> Callable[[], object]:
-    """Lets a GPU finish; nothing to wait for on a CPU."""
+    """A function that waits for the GPU; on a CPU it does nothing."""
     return torch.cuda.synchronize if device == "cuda" else lambda: None
 
 
@@ -81,12 +81,12 @@ def peak(device: str) -> int | None:
 
 
 def compute(precision: str | None) -> AbstractContextManager[Any]:
-    """Sets the precision of products on a GPU; PyTorch's own choice where none is asked for."""
+    """Set the precision of matrix products on a GPU; PyTorch's default if None."""
     if precision is None:
         return nullcontext()
-    short = precision == "tf32"
-    torch.backends.cuda.matmul.allow_tf32 = short
-    torch.backends.cudnn.allow_tf32 = short
+    allow_tf32 = precision == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = allow_tf32
+    torch.backends.cudnn.allow_tf32 = allow_tf32
     return torch.autocast("cuda", torch.bfloat16) if precision == "bf16" else nullcontext()
 
 
