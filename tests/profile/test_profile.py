@@ -1,4 +1,4 @@
-"""Profiles: parts that add up, kernels by what they are, and runs that are what they are without one."""
+"""Profiles: parts that add up, kinds of kernels, and runs that give the same numbers as without a profile."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def begin(rounds: int = 6, model: str = "softmax", **options: Any) -> ud.Run:
     return ud.simulate("scaffold", model, data, **{"rounds": rounds, "cohort": 3, "lr": 0.5} | options)
 
 
-def profiled(path: Path, skip: int = 1, watched: int = 2, **options: Any) -> tuple[Figures, ud.Run]:
-    with Profile(path, skip, watched) as profile:
+def profiled(path: Path, skip: int = 1, profiled_rounds: int = 2, **options: Any) -> tuple[Figures, ud.Run]:
+    with Profile(path, skip, profiled_rounds) as profile:
         run = begin(callbacks=[profile], **options)
     assert profile.figures is not None
     return profile.figures, run
@@ -62,7 +62,7 @@ def same(a: Tree, b: Tree) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-# taking one
+# taking a profile
 
 
 @pytest.mark.parametrize("engine", ["batched", "sequential"])
@@ -77,7 +77,7 @@ def test_parts_add_up_to_the_round(engine: str, tmp_path: Path) -> None:
     assert all(part.ms >= 0 for part in found.parts)
     seen = (Part.COHORT, Part.BATCHES, Part.TRAINING, Part.AGGREGATION, Part.EVALUATION, Part.SAVING)
     assert [part.name for part in found.parts] == [*(part.label for part in seen), "Other"]
-    # A round that was watched cannot have taken less than its own row says.
+    # A profiled round cannot have taken less than its own row says.
     assert 2e-3 * found.ms >= run.history["seconds"].iloc[1:3].sum()
 
 
@@ -111,7 +111,7 @@ def test_a_trace_names_the_parts(tmp_path: Path) -> None:
     assert {str(part) for part in Part} - names == {str(Part.REPLAY), str(Part.COMPILED)}, "step by step"
 
 
-def test_compiled_rounds_are_called_so() -> None:
+def test_compiled_rounds_have_a_readable_name() -> None:
     name = readable("## Call CompiledFxGraph fri5i7rpxx ##")
     assert (name, kind(name)) == ("a compiled round", "Compiled code")
     assert readable("aten::mm") == "aten::mm"
@@ -132,27 +132,27 @@ def test_the_same_numbers(tmp_path: Path) -> None:
     assert run.history.drop(columns="seconds").equals(plain.history.drop(columns="seconds"))
 
 
-def test_other_rounds_are_told_apart(tmp_path: Path) -> None:
+def test_rounds_without_the_profiler_are_timed_separately(tmp_path: Path) -> None:
     found, _ = profiled(tmp_path / "p.json", rounds=3)
-    assert found.usual_ms is None, "all rounds after the first were watched"
+    assert found.unprofiled_ms is None, "all rounds after the first were profiled"
     found, _ = profiled(tmp_path / "q.json", rounds=4)
-    assert found.usual_ms is not None
-    assert found.usual_ms > 0
+    assert found.unprofiled_ms is not None
+    assert found.unprofiled_ms > 0
 
 
 def test_evaluations_are_counted(tmp_path: Path) -> None:
-    found, _ = profiled(tmp_path / "p.json", watched=5, eval_every=3)
+    found, _ = profiled(tmp_path / "p.json", profiled_rounds=5, eval_every=3)
     assert (found.rounds, found.evaluations) == ([2, 3, 4, 5, 6], 2)
 
 
-def test_long_rounds_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(take, "_ENOUGH", 0.0)
-    found, _ = profiled(tmp_path / "p.json", watched=5)
+def test_few_long_rounds_are_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(take, "_MAX_SECONDS", 0.0)
+    found, _ = profiled(tmp_path / "p.json", profiled_rounds=5)
     assert found.rounds == [2]
 
 
-def test_a_run_that_ends_early_has_what_there_was(tmp_path: Path) -> None:
-    found, _ = profiled(tmp_path / "p.json", watched=5, rounds=4)
+def test_a_run_that_ends_early(tmp_path: Path) -> None:
+    found, _ = profiled(tmp_path / "p.json", profiled_rounds=5, rounds=4)
     assert found.rounds == [2, 3, 4]
     with Profile(tmp_path / "q.json", skip=4) as profile:
         begin(4, callbacks=[profile])
@@ -160,7 +160,7 @@ def test_a_run_that_ends_early_has_what_there_was(tmp_path: Path) -> None:
     assert not (tmp_path / "q.json").exists()
 
 
-def test_a_round_cut_short_does_not_count(tmp_path: Path) -> None:
+def test_an_interrupted_round_does_not_count(tmp_path: Path) -> None:
     def fail(row: dict[str, Any], run: ud.Run) -> None:
         if row["round"] == 4:
             raise RuntimeError("enough")
@@ -194,7 +194,7 @@ def test_kernels_of_replayed_rounds_are_seen(tmp_path: Path) -> None:
     assert found.device_bytes
 
 
-# what a trace says
+# figures from a trace
 
 
 def event(category: str, name: str, began: float, took: float, thread: int = 1, **args: Any) -> dict[str, Any]:
@@ -275,7 +275,7 @@ def test_time_belongs_to_the_innermost() -> None:
     [
         ("_convolve", "Convolutions, pooling"),
         ("_correlate", "Convolutions, pooling"),
-        ("_turn", "Convolutions, pooling"),
+        ("_transpose", "Convolutions, pooling"),
         ("_unpool", "Convolutions, pooling"),
         ("sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16", "Convolutions, pooling"),
         ("void cutlass__5x_cudnn::Kernel<cutlass_tensorop_s1688wgrad_optimized_tf32_64x64>", "Convolutions, pooling"),
@@ -331,7 +331,7 @@ def test_kinds(name: str, expected: str) -> None:
 
 def figures(breakdown: Breakdown, **others: Any) -> Figures:
     known: dict[str, Any] = {
-        **{"rounds": [4, 5], "evaluations": 2, "usual_ms": 0.9, "cores_busy": 1.8},
+        **{"rounds": [4, 5], "evaluations": 2, "unprofiled_ms": 0.9, "cores_busy": 1.8},
         **{"host_bytes": 2 * 10**9, "device_bytes": None, "trace": "profile.json"},
     }
     return Figures(**vars(breakdown), **known | others)
@@ -355,7 +355,7 @@ def test_a_table_fits_on_a_screen(width: int) -> None:
     assert len(lines) <= 32
     text = "\n".join(lines)
     for expected in (
-        "Rounds 4 to 5: 1.000 ms each, 0.900 ms when not watched",
+        "Rounds 4 to 5: 1.000 ms each, 0.900 ms when not profiled",
         "at most 2 GB of the host, 3 GB of the GPU",
     ):
         assert expected in text
@@ -372,7 +372,7 @@ def test_the_rows_of_a_table_add_up_as_printed(tmp_path: Path) -> None:
     assert sum(column[:-1]) == pytest.approx(column[-1], abs=step * len(column) / 2)
 
 
-def test_operators_of_several_threads_are_told_apart() -> None:
+def test_operators_of_several_threads() -> None:
     busy = [event("cpu_op", "aten::mm", 0, 90, thread=number) for number in (1, 2)]
     found = break_down([event("user_annotation", "ProfilerStep#0", 0, 100), *busy], 1)
     assert any("0.180 ms a round, 1.80 at a time" in line for line in shown(figures(found), 80))
@@ -385,7 +385,7 @@ def test_run_with_a_profile(undrift: Undrift) -> None:
     result = undrift("run", "-a", "fedhbm", *QUICK, "--rounds", "9", "--profile", "--out", "x")
     assert (result.exit_code, result.stderr) == (0, "")
     assert "Rounds 4 to 8: " in result.stdout
-    assert "when not watched" in result.stdout
+    assert "when not profiled" in result.stdout
     for part in (Part.TRAINING, Part.AGGREGATION, Part.EVALUATION):
         assert part.label in result.stdout
     assert "profile: x/profile.json\n" in result.stdout
@@ -403,7 +403,7 @@ def test_run_with_a_profile_as_json(undrift: Undrift) -> None:
     assert Path(profile["trace"]).exists()
 
 
-def test_no_round_is_refused_as_without_one(undrift: Undrift) -> None:
+def test_zero_rounds_are_refused_as_without_a_profile(undrift: Undrift) -> None:
     result = undrift("run", "-a", "fedhbm", "--rounds", "0", "--profile")
     assert (result.exit_code, result.stderr) == (2, undrift("run", "-a", "fedhbm", "--rounds", "0").stderr)
 
@@ -423,7 +423,7 @@ def test_a_run_that_reaches_its_target_first(undrift: Undrift) -> None:
     assert not Path("x/profile.json").exists()
 
 
-def test_divergence_is_told_as_without_one(undrift: Undrift) -> None:
+def test_divergence_is_reported_as_without_a_profile(undrift: Undrift) -> None:
     diverging = ("--set", "local.lr=3e38", "--set", "local.epochs=9")
     result = undrift("run", "-a", "fedavg", *QUICK, *diverging, "--profile", "--out", "x")
     assert result.exit_code == FAILED

@@ -166,7 +166,7 @@ def unflatten(flat: Tree) -> Nest:
 
 
 def ordered_like(nest: Nest, like: Nest) -> Nest:
-    """`nest` with its names in the order of `like`: sums over names are exact only in one order."""
+    """`nest` with its names in the order of `like`, as the order of a sum decides its last bits."""
     return {k: ordered_like(nest.get(k, {}), v) if isinstance(v, dict) else nest[k] for k, v in like.items()}
 
 

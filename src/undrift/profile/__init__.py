@@ -1,4 +1,4 @@
-"""Where the time of a round goes: a trace to look at, and the figures in it.
+"""Where the time of a round goes: a trace for a viewer, and figures taken from it.
 
     from undrift.profile import Profile
 

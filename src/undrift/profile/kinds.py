@@ -1,4 +1,4 @@
-"""What an operator or a kernel is, by its name."""
+"""The kind of an operator or a kernel, by its name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RANDOM = "Random numbers, sorts"
 _VIEWS = "Views and bookkeeping"
 _COMPILED = "Compiled code"
 
-# The first pattern found in the name decides. Names are those of PyTorch's operators (`aten::mm`), of the nodes of its
+# The first pattern that matches decides. Names are those of PyTorch's operators (`aten::mm`), of the nodes of its
 # autograd graph, of compiled code (`triton_poi_fused_...`, which lists what was fused), of kernels of cuBLAS and cuDNN,
 # of PyTorch's CUDA templates, which carry what they compute among their arguments, and of our own.
 _PATTERNS = tuple(
@@ -33,7 +33,10 @@ _PATTERNS = tuple(
         (_ELEMENTWISE, r"^triton_poi_|(^|_)cpp_fused"),
         (_REDUCTIONS, r"^triton_(red|per)_"),
         (_PRODUCTS, r"^triton_(tem|mm)_"),
-        (_CONVOLUTIONS, r"^_(convolve|correlate|turn|unpool)|[Cc]onv|fprop|dgrad|wgrad|[Pp]ool|im2col|col2im|winograd"),
+        (
+            _CONVOLUTIONS,
+            r"^_(convolve|correlate|transpose|unpool)|[Cc]onv|fprop|dgrad|wgrad|[Pp]ool|im2col|col2im|winograd",
+        ),
         (_PRODUCTS, r"gemm|gemv|cutlass|xmma|nvjet|cublas|splitK|matmul|mm(_out)?$|::(mv|addmv|dot|einsum)$"),
         (_PRODUCTS, r"::(\w*_)?linear(_backward\w*)?$|attention|flash|lstm|rnn"),
         (_RANDOM, r"[Ss]ort|topk|TopK|[Rr]andom|::rand|philox|distribution|bernoulli|normal_|uniform|dropout|unique"),

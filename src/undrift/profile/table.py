@@ -18,7 +18,7 @@ from undrift.profile.take import SKIPPED, Figures
 from undrift.reporting.summary import unit_of_traffic
 
 _SHOWN = 8  # operators or kernels
-# What all names of a sort have in common, and the arguments behind them.
+# Prefixes that many names share, and arguments at their end.
 _CLUTTER = re.compile(
     r"^void |at::native::|at::cuda::|\(anonymous namespace\)::| ?\([^()]*\)$"
     r"|(?<=^autograd::)engine::evaluate_function: "
@@ -61,7 +61,7 @@ def _heading(figures: Figures, ms: Callable[[float], str]) -> str:
         if first == last
         else f"Rounds {first} to {last}: {ms(figures.ms)} ms each"
     )
-    return which if figures.usual_ms is None else f"{which}, {ms(figures.usual_ms)} ms when not watched"
+    return which if figures.unprofiled_ms is None else f"{which}, {ms(figures.unprofiled_ms)} ms when not profiled"
 
 
 def _notes(figures: Figures, ms: Callable[[float], str]) -> dict[str, str]:
@@ -83,7 +83,7 @@ def _notes(figures: Figures, ms: Callable[[float], str]) -> dict[str, str]:
 
 
 def _columns(headings: Sequence[str], rows: Sequence[Sequence[str | Text]], texts: int, last: str = "") -> Table:
-    """Tables like those of other commands; what does not fit is cut from the first column."""
+    """A table like those of other commands; what does not fit is cut from the first column."""
     out = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
     for place, heading in enumerate(headings):
         out.add_column(heading, justify="right" if place >= texts else "left", no_wrap=place > 0)
@@ -100,7 +100,7 @@ def _pairs(pairs: dict[str, str]) -> Padding:
 
 
 def _milliseconds(largest: float) -> Callable[[float], str]:
-    """As many decimals as give the largest four figures, so that a column adds up."""
+    """A format with four significant digits for the largest, so that a column adds up."""
     decimals = min(3, max(0, 3 - math.floor(math.log10(largest))))
     return lambda ms: f"{ms:.{decimals}f}"
 

@@ -1,4 +1,4 @@
-"""The figures in a trace of several rounds, in the format of Chrome's trace viewer, as PyTorch's profiler writes it."""
+"""Figures from a trace of several rounds, in the Chrome trace format that PyTorch's profiler writes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from undrift.core.parts import Part
 from undrift.profile.kinds import OTHER, kind, readable
 
-Event = dict[str, Any]  # name, cat(egory), ts: when it began, dur: how long it took, in µs; tid: its thread; args
+Event = dict[str, Any]  # name, cat(egory), ts: start and dur: duration in µs, tid: thread, args
 
 _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 _LAUNCHES = ("cuda_runtime", "cuda_driver")
@@ -22,9 +22,9 @@ class Spent:
 
     name: str
     ms: float
-    share: float  # of all that is listed together
+    share: float  # of the sum of its list
     calls: float = 0.0  # a round
-    device_ms: float | None = None  # of what it launched on a GPU
+    device_ms: float | None = None  # of the kernels it launched on a GPU
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +33,12 @@ class Breakdown:
     parts: list[Spent]  # of the round; they add up to it
     kinds: list[Spent]  # of kernels, or of operators where there is no GPU
     kernels: list[Spent]  # one by one, the longest first
-    busy_ms: float  # the GPU is; or operators on all threads together
+    busy_ms: float  # of the GPU, or of operators on all threads
     on_gpu: bool
 
 
 def break_down(events: Iterable[Event], rounds: int) -> Breakdown:
-    """The first so many rounds of a trace, which are its `ProfilerStep`s."""
+    """Figures of the first `rounds` rounds of a trace, which are its `ProfilerStep`s."""
     timed = sorted((e for e in events if e.get("ph") == "X"), key=lambda e: (e["ts"], -e["dur"]))
     by_category: dict[str, list[Event]] = defaultdict(list)
     for event in timed:
@@ -64,7 +64,7 @@ def break_down(events: Iterable[Event], rounds: int) -> Breakdown:
     scale = 1e-3 / len(steps)
     return Breakdown(
         ms=wall * scale,
-        parts=_parts(spans, kernels, during(*_LAUNCHES), wall, scale),
+        parts=_parts(spans, kernels, during(*_LAUNCHES), wall=wall, scale=scale),
         kinds=_listed(((kind(name), time) for name, time in timings), scale),
         kernels=_listed(timings, scale),
         busy_ms=busy * scale,
@@ -72,8 +72,10 @@ def break_down(events: Iterable[Event], rounds: int) -> Breakdown:
     )
 
 
-def _parts(spans: list[Event], kernels: list[Event], launches: list[Event], wall: float, scale: float) -> list[Spent]:
-    """Time of the host by part, and of the kernels that were launched in it; the rest is the last."""
+def _parts(
+    spans: list[Event], kernels: list[Event], launches: list[Event], *, wall: float, scale: float
+) -> list[Spent]:
+    """Time of the host by part, and of the kernels launched in it; the last entry is the rest."""
     host: dict[str, float] = defaultdict(float)
     device: dict[str, float] = defaultdict(float)
     for span, own in zip(spans, _nested(spans).own, strict=True):
@@ -97,7 +99,7 @@ def _parts(spans: list[Event], kernels: list[Event], launches: list[Event], wall
 
 
 def _origins(spans: list[Event], launches: list[Event]) -> dict[int, str]:
-    """In which part a kernel was launched, by the number it shares with its launch; the thread may be autograd's."""
+    """The part in which a kernel was launched, by its correlation id; the thread may be autograd's."""
     host = spans[0]["tid"] if spans else 0
     points = [e | {"dur": 0.0, "tid": host} for e in launches if "correlation" in e.get("args", {})]
     events = sorted([*spans, *points], key=lambda e: (e["ts"], -e["dur"]))
@@ -110,12 +112,12 @@ def _origins(spans: list[Event], launches: list[Event]) -> dict[int, str]:
 
 
 class _Nesting(NamedTuple):
-    own: list[float]  # how long every event took without those inside it
-    parents: list[int | None]  # the innermost that holds it
+    own: list[float]  # duration of every event without those inside it
+    parents: list[int | None]  # the innermost event around it
 
 
 def _nested(events: Sequence[Event]) -> _Nesting:
-    """Events lie in one another, thread by thread; they come in the order in which they began."""
+    """How events of the same thread are nested; they are given in the order of their starts."""
     own, parents = [e["dur"] for e in events], []
     stacks: dict[int, list[int]] = defaultdict(list)
     for number, event in enumerate(events):
@@ -141,7 +143,7 @@ def _listed(timings: Iterable[tuple[str, float]], scale: float) -> list[Spent]:
 
 
 def _covered(events: list[Event]) -> float:
-    """How long at least one of them was going on."""
+    """How long at least one of them was active."""
     covered, until = 0.0, float("-inf")
     for event in sorted(events, key=lambda e: e["ts"]):
         covered += max(0.0, _end(event) - max(until, event["ts"]))
