@@ -1,6 +1,6 @@
-"""The built-in example: what client drift costs, and what FedHBM does about it, in a few seconds.
+"""The built-in example: the effect of client drift on FedAvg, and FedHBM's correction, in a few seconds.
 
-Forty clients share scikit-learn's handwritten digits so that each sees two of the ten; eight of them train in a round.
+Forty clients with two of scikit-learn's ten handwritten digits each; eight of them train in a round.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ ABOUT = "FedAvg and FedHBM on digits: 40 clients, two classes each, 8 of them in
 ALGORITHMS = ("fedavg", "fedhbm")
 SEEDS = (0, 1, 2)
 ROUNDS = 60
-# Of 0.05, 0.1, 0.2, 0.3 and 0.5, 0.3 is the rate at which FedAvg ends best (the mean of its last ten rounds over six
-# seeds); FedHBM has no say in it.
+# The learning rate is tuned for FedAvg: of 0.05, 0.1, 0.2, 0.3 and 0.5, it has the best mean accuracy of the last ten
+# rounds over six seeds.
 SETTINGS: dict[str, Any] = {"model": "mlp", "data": "digits", "cohort": 8, "batch_size": 8, "lr": 0.3}
 
 
