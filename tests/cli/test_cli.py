@@ -382,7 +382,7 @@ def test_report_refuses(undrift: Undrift) -> None:
     Path("other").mkdir()
     Path("other/config.json").write_text("{}")
     refused(undrift("report", "nowhere"), "is not a run directory and holds none")
-    refused(undrift("report", "other"), "its config.json is something else's")
+    refused(undrift("report", "other"), "its config.json is another program's")
     refused(undrift("report"), "Missing argument")
 
 
