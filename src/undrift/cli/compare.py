@@ -48,12 +48,14 @@ def compare(
     from undrift.algorithms.text import parse, split
     from undrift.cli.config import combine, resolve
 
+    learning_rates = None if rates is None else _rates(rates)
     given = {
         "data.name": data,
         "data.partition": partition,
         "data.clients": clients,
         "model.name": model,
         "run.rounds": rounds,
+        "local.lr": learning_rates and learning_rates[0],
     }
     configuration = resolve(combine(config, given, settings or ()))
     chosen = [parse(text) for text in split(algorithms)]
@@ -64,8 +66,8 @@ def compare(
         raise ValueError(f"algorithms must differ, got {', '.join(labels)}")
     arguments = dict(configuration.arguments)
     first_seed = arguments.pop("seed")
-    if rates is not None:
-        arguments["lr"] = _rates(rates)
+    if learning_rates is not None:
+        arguments["lr"] = learning_rates
     home = out or free_directory(f"compare-{configuration.data['name']}")
     try:
         comparison = ud.compare(

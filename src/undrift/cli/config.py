@@ -75,7 +75,7 @@ class Configuration:
     data: dict[str, Any]  # arguments of `undrift.data.load`, except the seed
     model: str
     arguments: dict[str, Any]  # further arguments of `undrift.simulate`
-    defaults: dict[str, Any]  # settings of the data set that nobody gave, as {"section.key": value}
+    defaults: dict[str, Any]  # of the data set, where nothing else was given, as {"section.key": value}
 
     def federation(self, seed: int) -> FederatedData:
         return load(**self.data, seed=seed)
@@ -154,13 +154,13 @@ def resolve(sections: Sections) -> Configuration:
     defaults = default_settings(name)
     values = merge(DEFAULTS, defaults, given)
     arguments = {each.name: _argument(each, values.get(each.section, {})) for each in settings()}
-    unasked = {
+    in_use = {
         f"{section}.{key}": value
         for section, keys in defaults.items()
         for key, value in keys.items()
         if key not in given.get(section, {})
     }
-    return Configuration({"name": name} | values.get("data", {}), values["model"]["name"], arguments, unasked)
+    return Configuration({"name": name} | values.get("data", {}), values["model"]["name"], arguments, in_use)
 
 
 def _argument(option: Option, keys: Mapping[str, Any]) -> Any:

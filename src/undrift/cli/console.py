@@ -20,18 +20,18 @@ def console() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else 1000)
 
 
-def say(markup: str) -> None:
+def print_markup(markup: str) -> None:
     """Print text with rich's markup."""
     console().print(markup)
 
 
-def say_paths(**paths: Path) -> None:
+def print_paths(**paths: Path) -> None:
     """Paths are never wrapped, so that they can be copied."""
     for name, path in paths.items():
         print(f"{name}: {path}")
 
 
-def complain(error: object) -> None:
+def print_error(error: object) -> None:
     """An error in one line on stderr."""
     print(f"undrift: error: {' '.join(str(error).split())}", file=sys.stderr)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from undrift.cli.console import print_json, print_table, say_paths
+from undrift.cli.console import print_json, print_paths, print_table
 from undrift.cli.help import examples
 from undrift.cli.options import DEFAULT_DATA, AsJson, Clients, Partition
 
@@ -56,7 +56,7 @@ def get(
     ]
     print_table(["Array", "Shape", "Type"], shapes)
     print(f"source: {manifest['source']}")
-    say_paths(cache=path)
+    print_paths(cache=path)
 
 
 @commands.command(epilog=examples("undrift data show -d digits --partition dirichlet:0.1 --clients 20"))
@@ -93,4 +93,4 @@ def show(
     print_table(["Per client", "Smallest", "Mean", "Largest"], rows, numbers=range(1, 4))
     print(f"\nOn average a client's size is {figures['size_inequality']:.0%} off the mean size.")
     for path in pictures:
-        say_paths(picture=path)
+        print_paths(picture=path)

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.text import Text
 
-from undrift.cli.console import console, print_indented, print_pairs, say
+from undrift.cli.console import console, print_indented, print_markup, print_pairs
 from undrift.cli.help import examples
 
 
@@ -22,17 +22,17 @@ def explain(name: Annotated[str, typer.Argument(metavar="NAME", hidden=True)]) -
     from undrift.explain import page, unwrapped
 
     found = page(name)
-    say(f"[bold]{found.label}[/]\n{escape(found.title)}")
+    print_markup(f"[bold]{found.label}[/]\n{escape(found.title)}")
     for heading, text in found.sections.items():
-        say(f"\n[bold]{heading}[/]")
+        print_markup(f"\n[bold]{heading}[/]")
         if heading == "Equations":
             _print_equations(text)
         else:
             print_indented(Text(unwrapped(text)))
-    say("\n[bold]Options[/]")
+    print_markup("\n[bold]Options[/]")
     print_pairs({option: repr(default) for option, default in found.options.items()})
     print_indented(found.weights)
-    say("\n[bold]Cost[/] [dim]measured, in sizes of a model of four equal layers[/]")
+    print_markup("\n[bold]Cost[/] [dim]measured, in sizes of a model of four equal layers[/]")
     print_pairs(found.costs)
 
 

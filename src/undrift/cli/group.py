@@ -10,7 +10,7 @@ import click
 import typer
 from typer.core import TyperGroup
 
-from undrift.cli.console import complain
+from undrift.cli.console import print_error
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130  # exit codes
 
@@ -22,7 +22,7 @@ class Commands(TyperGroup):
         try:
             code = super().main(*args, **options | {"standalone_mode": False})
         except click.ClickException as error:
-            complain(error.format_message().rstrip("."))
+            print_error(error.format_message().rstrip("."))
             code = USAGE
         sys.exit(code if isinstance(code, int) else 0)
 
@@ -33,7 +33,7 @@ class Commands(TyperGroup):
             print(f"undrift: {interruption or 'interrupted'}", file=sys.stderr)
             raise typer.Exit(INTERRUPTED) from None
         except (ValueError, TypeError, OSError) as error:
-            complain(error)
+            print_error(error)
             raise typer.Exit(USAGE) from None
 
 
@@ -63,7 +63,7 @@ def undrift(
 
 def fail(error: object) -> NoReturn:
     """End the command with the exit code of a run that failed, as opposed to wrong input."""
-    complain(error)
+    print_error(error)
     raise typer.Exit(FAILED) from None
 
 

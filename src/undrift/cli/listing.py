@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from undrift.cli.console import console, print_json, print_table, say
+from undrift.cli.console import console, print_json, print_markup, print_table
 from undrift.cli.help import examples
 from undrift.cli.options import AsJson
 
@@ -41,7 +41,7 @@ def list_topic(
     else:
         print_table([_HEADINGS[key] for key in rows[0]], [[_cell(value) for value in row.values()] for row in rows])
     if topic is Topic.PARTITIONS and not as_json:
-        say("\n[dim]A number follows a colon, a minimum of samples a comma: classes:2, dirichlet:0.1,min=10[/]")
+        print_markup("\n[dim]A number follows a colon, a minimum size a comma: classes:2, dirichlet:0.1,min=10[/]")
 
 
 def _algorithms() -> list[Row]:
@@ -130,4 +130,4 @@ def _print_algorithms(rows: Sequence[Row]) -> None:
         for row in rows
     ]
     print_table(["Name", "Year", *columns, "About"], cells, numbers=range(2, 2 + len(columns)))
-    say(f"\n[dim]{note} More: undrift explain NAME[/]")
+    print_markup(f"\n[dim]{note} More: undrift explain NAME[/]")

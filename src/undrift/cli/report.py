@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from undrift.cli.console import say, say_paths
+from undrift.cli.console import print_markup, print_paths
 from undrift.cli.help import examples
 
 
@@ -34,5 +34,5 @@ def report(
     comparison = Comparison.from_directories(directories)
     home = directories[0] if len(directories) == 1 else Path()
     page = comparison.report(output or home / "report.html", title=", ".join(path.name for path in directories))
-    say(escape(headline(comparison.records, comparison.target)))
-    say_paths(report=page)
+    print_markup(escape(headline(comparison.records, comparison.target)))
+    print_paths(report=page)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 from rich.text import Text
 
-from undrift.cli.console import console, print_json, print_pairs, print_table, say, say_paths
+from undrift.cli.console import console, print_json, print_markup, print_pairs, print_paths, print_table
 from undrift.cli.group import fail
 
 if TYPE_CHECKING:
@@ -79,15 +79,17 @@ def _show_run(run: Run, as_json: bool, profile: Profile | None) -> None:
         print_json(_figures(run) | {"out": str(run.out), "report": report and str(report)} | profiled)
         return
     name, *shown = columns([record], run.options.target)
-    say(f"\n[bold]{escape(name.cells[0])}[/] on {data}")
+    print_markup(f"\n[bold]{escape(name.cells[0])}[/] on {data}")
     print_pairs({"Engine": run.engine, "Rounds": str(run.rounds)} | {c.heading: c.cells[0] for c in shown})
     print()
     if profile is not None:
         _show_profile(profile)
-    say_paths(run=run.out, **({} if report is None else {"report": report}))
+    print_paths(run=run.out, **({} if report is None else {"report": report}))
 
 
 def _figures(run: Run) -> dict[str, Any]:
+    from undrift.reporting.record import metrics_in
+
     history = run.history
 
     def last(column: str) -> float | None:
@@ -100,6 +102,7 @@ def _figures(run: Run) -> dict[str, Any]:
         "rounds": run.rounds,
         "accuracy": last("accuracy"),
         "loss": last("loss"),
+        **{metric.name: last(metric.name) for metric in metrics_in([history])},
         "bytes_down": int(history["bytes_down"].sum()),
         "bytes_up": int(history["bytes_up"].sum()),
         "seconds": float(history["seconds"].sum()),
@@ -113,11 +116,11 @@ def _show_profile(profile: Profile) -> None:
     from undrift.profile.table import table
 
     if profile.figures is None:
-        say(f"No profile: the run ended too early; the first {profile.skip} rounds are not profiled.\n")
+        print_markup(f"No profile: the run ended too early; the first {profile.skip} rounds are not profiled.\n")
         return
     console().print(table(profile.figures))
     print()
-    say_paths(profile=Path(profile.figures.trace))
+    print_paths(profile=Path(profile.figures.trace))
 
 
 # Comparisons
@@ -140,8 +143,8 @@ def show_comparison(comparison: Comparison, out: Path, title: str, as_json: bool
         print()
         headings = [_in_two_lines(c.heading) for c in shown]
         print_table(headings, zip(*cells, strict=True), numbers=range(1, len(shown)))
-        say(f"\n{escape(sentence)}\n")
-        say_paths(runs=out, report=report)
+        print_markup(f"\n{escape(sentence)}\n")
+        print_paths(runs=out, report=report)
     if (table["diverged"] == table["runs"]).all():
         fail("every run diverged")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from undrift.cli.console import say
+from undrift.cli.console import print_markup
 from undrift.cli.help import CommandWithSettings, examples
 from undrift.cli.options import AsJson, Clients, ConfigFile, Data, Model, Out, Partition, Rounds, Settings
 from undrift.cli.results import free_directory, show_comparison, show_defaults, train
@@ -91,7 +91,7 @@ def _example(out: Path | None, as_json: bool) -> None:
     torch.set_num_threads(1)  # the matrices are so small that several threads would mostly wait for each other
     home = out or free_directory("demo")
     if not as_json:
-        say(example.ABOUT)
+        print_markup(example.ABOUT)
     try:
         comparison = example.play(home)
     except KeyboardInterrupt:
