@@ -80,7 +80,7 @@ def test_gradients_are_those_of_pytorch(layers: list[nn.Module], fused: int, sha
     assert close(slopes(module, params, x, shared), expected)  # and as before, outside
 
 
-def test_whoever_watches_what_lies_between_sees_it() -> None:
+def test_hooks_between_fused_layers_are_called() -> None:
     module, params, x = built([nn.Conv2d(2, 4, 3), nn.ReLU(), nn.MaxPool2d(2)])
     assert convolution.accelerate(module)
     seen: list[Tensor] = []
@@ -104,7 +104,7 @@ def test_a_copy_has_convolutions_of_its_own() -> None:
     assert bool(torch.isfinite(out).all())
 
 
-def test_what_is_not_a_number_stays_so() -> None:
+def test_nan_is_propagated() -> None:
     module, params, x = built([nn.Conv2d(2, 4, 3), nn.ReLU(), nn.MaxPool2d(2)])
     assert convolution.accelerate(module)
     params["0.0.weight"][1] = torch.nan

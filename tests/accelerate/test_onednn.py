@@ -1,4 +1,4 @@
-"""Layers that hand their tensors on in blocks give the numbers of layers that do not."""
+"""Layers that pass tensors on in the blocked layout give the numbers of layers that do not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.testing import assert_close
 import undrift as ud
 from laws import seeded
 from undrift import models
-from undrift.accelerate import onednn as stacks
+from undrift.accelerate import onednn
 from undrift.client.learner import Learner
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch was built without oneDNN")
@@ -62,19 +62,19 @@ def gradients(module: nn.Module, x: Tensor) -> list[Tensor]:
 def test_values_and_gradients_are_the_same(name: str) -> None:
     plain = seeded(STACKS[name]).float()
     connected = copy.deepcopy(plain)
-    assert stacks.connect(connected)
+    assert onednn.connect(connected)
     x = torch.randn(5, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     assert_close(gradients(connected, x), gradients(plain, x), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("level", [-1.0, 0.0, 1.0])
-def test_of_equal_pixels_the_same_one_is_taken(level: float) -> None:
+def test_ties_are_broken_in_the_same_way(level: float) -> None:
     """Outside of a digit all pixels are alike, and so are the activations."""
     plain = seeded(STACKS["pooling after ReLU"]).float()
     with torch.no_grad():
         plain.get_parameter("0.bias").fill_(level)
     connected = copy.deepcopy(plain)
-    stacks.connect(connected)
+    onednn.connect(connected)
     for a, b in zip(
         gradients(connected, torch.zeros(2, 3, 8, 8)), gradients(plain, torch.zeros(2, 3, 8, 8)), strict=True
     ):
@@ -103,21 +103,21 @@ LEFT_ALONE: dict[str, Callable[[], nn.Module]] = {
 
 
 @pytest.mark.parametrize("name", LEFT_ALONE)
-def test_what_does_not_fit_is_left_alone(name: str) -> None:
+def test_other_layers_are_unchanged(name: str) -> None:
     plain = seeded(LEFT_ALONE[name]).float()
     connected = copy.deepcopy(plain)
-    assert not stacks.connect(connected)
+    assert not onednn.connect(connected)
     x = torch.randn(2, 3, 11, 11)
     assert torch.equal(connected(x), plain(x))
 
 
-def test_layers_hand_on_what_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One rearrangement at the beginning, one at the end, none between."""
-    turned: list[str] = []
+def test_tensors_are_converted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One conversion at the start, one at the end, none between."""
+    converted: list[str] = []
 
     def recorded(way: str, original: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         def convert(x: Tensor) -> Tensor:
-            turned.append(way)
+            converted.append(way)
             return original(x)
 
         return convert
@@ -125,15 +125,15 @@ def test_layers_hand_on_what_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
     for way in ("to_mkldnn", "to_dense"):
         monkeypatch.setattr(Tensor, way, recorded(way, getattr(Tensor, way)))
     lenet = models.build("lenet5", (1, 28, 28), 10)
-    stacks.connect(lenet)
+    onednn.connect(lenet)
     lenet(torch.zeros(2, 1, 28, 28))
-    assert turned == ["to_mkldnn", "to_dense"]
+    assert converted == ["to_mkldnn", "to_dense"]
 
 
 @pytest.mark.parametrize("side", ["input", "output"])
 @pytest.mark.parametrize("layer", ["1", "2", "3"])
-def test_who_watches_sees_what_is_written(layer: str, side: str) -> None:
-    """Watched layers get what they would get without stacks, in the order they are written in."""
+def test_hooks_see_ordinary_tensors(layer: str, side: str) -> None:
+    """Layers with hooks get the same tensors as without the blocked layout, in their own order."""
     learner = Learner(models.build("lenet5", (1, 28, 28), 10))
     x, seen = torch.rand(3, 1, 28, 28), []
     for each in (learner, learner.replica(0)):
@@ -147,13 +147,13 @@ def test_who_watches_sees_what_is_written(layer: str, side: str) -> None:
 def test_parameters_keep_their_names() -> None:
     plain = models.build("lenet5", (1, 28, 28), 10)
     connected = copy.deepcopy(plain)
-    stacks.connect(connected)
+    onednn.connect(connected)
     assert_close(dict(connected.state_dict()), dict(plain.state_dict()), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("algorithm", ["scaffold", "moon", "mime"])
 def test_engines_agree(algorithm: str) -> None:
-    """The batched engine, under `vmap`, has no stacks."""
+    """The batched engine, under `vmap`, does not use the blocked layout."""
     generator = torch.Generator().manual_seed(1)
     data = [
         (torch.rand(n, 1, 16, 16, generator=generator), torch.randint(3, (n,), generator=generator)) for n in (9, 6, 7)
