@@ -48,5 +48,5 @@ def test_it_is_listed_and_explained(environment: dict[str, str]) -> None:
     page = subprocess.run(
         [*undrift, "explain", "fedfriend"], env=environment, capture_output=True, text=True, check=True
     )
-    assert "Clients stay near themselves" in page.stdout
+    assert "Clients stay near their own last model" in page.stdout
     assert "mu" in page.stdout

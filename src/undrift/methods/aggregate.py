@@ -26,14 +26,16 @@ def median(updates: Tree, weights: Tensor) -> Tree:
     return {k: _weighted_median(u, weights) for k, u in updates.items()}
 
 
+_ONE = 1 << 52  # a weight of one, in whole numbers: their sums are exact, on every device and in any order
+
+
 def _weighted_median(values: Tensor, weights: Tensor) -> Tensor:
     values, order = values.sort(0)
-    below = weights.double()[order].cumsum(0)  # [n, ...] total weight of the values up to each
-    half = below[-1] / 2
-    # Rounded weights, and rounded sums of them, may miss one half by a little.
-    tie = torch.finfo(weights.dtype).eps + len(values) * torch.finfo(below.dtype).eps
-    first = (below < half - tie).sum(0, keepdim=True)
-    last = (below <= half + tie).sum(0, keepdim=True)
+    below = (weights.double() * _ONE).to(torch.int64)[order].cumsum(0)  # [n, ...] weight of the values up to each
+    total = below[-1]
+    tie = 2 * (len(values) + int(torch.finfo(weights.dtype).eps * _ONE))  # rounded weights may miss one half
+    first = (2 * below < total - tie).sum(0, keepdim=True)
+    last = (2 * below <= total + tie).sum(0, keepdim=True)
     return ((values.gather(0, first) + values.gather(0, last)) / 2)[0]
 
 

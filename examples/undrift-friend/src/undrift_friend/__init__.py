@@ -13,7 +13,7 @@ from undrift.tree import Tree
 
 @dataclass(frozen=True)
 class Friend(Correction):
-    """d = g + μ (y − ½ (x + y_last)): pull towards the middle of the server's model and one's own."""
+    """d = g + μ (y − ½ (x + y_last)): pull towards the midpoint of the server's model and the client's last one."""
 
     mu: float
 
@@ -30,13 +30,13 @@ class Friend(Correction):
 
 @dataclass(frozen=True)
 class FedFriend(Algorithm):
-    """Clients stay near themselves.
+    """Clients stay near their own last model.
 
     Paper:
         None: an example of how to add an algorithm.
     Idea:
-        FedProx pulls a client back to the server's model only. Here half of the pull is towards the model the client
-        had trained last time.
+        FedProx pulls a client back to the server's model only. Here half of the pull is towards the model that the
+        client trained last time.
     Equations:
         y ← y − η (g_i(y) + μ (y − ½ (x + y_i^last)))
         x ← x + η_g Σ w_i (y_i − x)
