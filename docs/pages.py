@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from undrift import algorithms
-from undrift.cli.config import DEFAULTS, SETTINGS
+from undrift.cli.config import DEFAULTS
+from undrift.cli.settings import SETTINGS
 from undrift.explain import Page, markdown, page, server_sizes, sizes
 from undrift.simulation.options import Option
 
@@ -67,7 +68,7 @@ def settings() -> str:
 def row_of_setting(option: Option) -> str:
     argument = "model" if option.section == "model" else option.name
     none = "" if option.none is None else f'; `"{option.none}"` for None'
-    return row(f"`{option.path}`", f"`{argument}`", default(option), option.meaning, option.kind.words + none)
+    return row(f"`{option.path}`", f"`{argument}`", default(option), option.meaning, option.kind.values() + none)
 
 
 def default(option: Option) -> str:

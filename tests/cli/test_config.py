@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import undrift as ud
 from undrift import models
 from undrift.cli import app, config
+from undrift.cli.settings import SETTINGS
 from undrift.data import available
 from undrift.simulation.arguments import settings
 
@@ -111,7 +112,7 @@ def test_every_key_arrives(tmp_path: Path) -> None:
 
 def test_every_setting_is_tested(tmp_path: Path) -> None:
     sections = config.read(written(tmp_path / "c.toml", EVERY_KEY))
-    keys = {(section, key) for section, keys in config.SETTINGS.items() for key in keys}
+    keys = {(section, key) for section, keys in SETTINGS.items() for key in keys}
     assert keys == {(section, key) for section, keys in sections.items() for key in keys if section != "algorithm"}
 
 
@@ -119,13 +120,13 @@ def test_settings_of_data_are_the_arguments_of_load() -> None:
     arguments = {p.name: p.default for p in inspect.signature(ud.data.load).parameters.values()}
     del arguments["seed"]  # it is run.seed
     arguments["name"] = "digits"
-    assert {key: option.default for key, option in config.SETTINGS["data"].items()} == arguments
+    assert {key: option.default for key, option in SETTINGS["data"].items()} == arguments
 
 
 @pytest.mark.parametrize("command", ["run", "compare"])
 def test_help_lists_every_setting(command: str) -> None:
     words = set(re.findall(r"\w+", CliRunner().invoke(app, [command, "--help"]).stdout))
-    for section, keys in config.SETTINGS.items():
+    for section, keys in SETTINGS.items():
         assert {section, *keys} <= words
 
 

@@ -11,8 +11,8 @@ import torch
 from sklearn.metrics import f1_score
 
 import undrift as ud
-from undrift.client.learner import IGNORED
 from undrift.client.metrics import find, macro_f1
+from undrift.data.text import IGNORED
 
 
 def scores(guess: np.ndarray[Any, Any], classes: int) -> torch.Tensor:

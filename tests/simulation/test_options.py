@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -11,8 +13,9 @@ import pytest
 import torch
 
 import undrift as ud
+from undrift.core.random import SEED_LIMIT
 from undrift.simulation.arguments import Arguments, settings
-from undrift.simulation.options import Options, declared
+from undrift.simulation.options import SEEDS, Options, declared
 
 
 def test_the_signature_of_simulate_is_the_declaration() -> None:
@@ -29,6 +32,16 @@ def test_the_docstring_explains_every_argument() -> None:
         assert f"\n    {f.name}: " in text
 
 
+def test_seeds_are_those_of_the_generator() -> None:
+    assert SEEDS == SEED_LIMIT
+
+
+def test_declarations_import_nothing_slow() -> None:
+    """Otherwise the command line's help would wait for torch."""
+    script = "import sys, undrift.simulation.arguments; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
 def test_every_option_has_a_key_of_its_own() -> None:
     paths = [option.path for option in settings()]
     assert len(set(paths)) == len(paths)
@@ -41,6 +54,7 @@ def test_defaults_pass_their_own_checks(option: Any) -> None:
     if option.default is not None:
         option.kind.check(option.name, option.default)
     assert option.meaning
+    assert option.kind.values()
 
 
 def test_values_of_numpy_and_torch_are_stored_as_plain_ones() -> None:

@@ -59,6 +59,13 @@ def from_stored(name: str, options: Mapping[str, Any]) -> Algorithm:
     return from_options(name, _without_defaults(algorithms.find(name), options))
 
 
+def plugin_from_stored(description: Mapping[str, Any]) -> Plugin:
+    """The plug-in that a run directory describes, its defaults as in `from_stored`."""
+    kind = plugins.find(description["name"])
+    options = {key: value for key, value in description.items() if key != "name"}
+    return kind(**_without_defaults(kind, options))
+
+
 def _keywords(call: ast.expr) -> dict[str, Any]:
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
         raise ValueError

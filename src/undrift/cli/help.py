@@ -15,10 +15,10 @@ def examples(*lines: str) -> str:
 
 
 class CommandWithSettings(TyperCommand):
-    """Lists all settings before the examples. Only the help itself imports their declarations, and with them torch."""
+    """Lists all settings before the examples; only help imports their declarations."""
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from undrift.cli.config import SETTINGS
+        from undrift.cli.settings import SETTINGS
 
         lines = [f"[bold]{escape(f'[{section}]')}[/] {', '.join(keys)}" for section, keys in SETTINGS.items()]
         lines.append(f"[bold]{escape('[algorithm]')}[/] name, and its options")

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from undrift.client import metrics as further
-from undrift.client.learner import IGNORED, Learner
+from undrift.client.learner import Learner
 from undrift.client.metrics import Metric
 from undrift.core.tree import Nest, Tree
+from undrift.data.text import IGNORED
 
 _BLOCK = {"cpu": 128, "cuda": 2048}  # samples evaluated together: those that stay in the cache, or fill a GPU
 _STATISTICS = 2048  # likewise, where batch normalisation uses the statistics of those evaluated together

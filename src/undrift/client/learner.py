@@ -15,6 +15,7 @@ from undrift.client.draws import Draws, Listener, MaskedStatistics
 from undrift.client.layout import Layout
 from undrift.core.random import Key
 from undrift.core.tree import Tree
+from undrift.data.text import IGNORED
 
 SampleLoss = Callable[[Tensor, Tensor], Tensor]  # (output [B, ...], target [B, ...]) -> [B]
 
@@ -34,9 +35,6 @@ class Losses(NamedTuple):
 
 
 Loss = Callable[[Tree, Batch], Losses]
-
-
-IGNORED = -100  # the target of a position that is not to be predicted: padding of a sentence
 
 
 def cross_entropy(output: Tensor, target: Tensor) -> Tensor:

@@ -5,14 +5,14 @@ To add one, write it here and name it in `METRICS`; how it is shown is declared 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from undrift.client.learner import IGNORED
 from undrift.core import check
+from undrift.data.text import IGNORED
 
 Metric = Callable[[Tensor, Tensor], Any]  # (outputs [n, ...], targets [n, ...]) -> a number
 
@@ -39,6 +39,8 @@ def find(metrics: Any, reserved: tuple[str, ...] = ()) -> dict[str, Metric]:
     if isinstance(metrics, str):
         metrics = (metrics,)
     if not isinstance(metrics, Mapping):
+        if not isinstance(metrics, Sequence):
+            raise TypeError(f"metrics must be names or a dict of functions, got {metrics!r}")
         for name in metrics:
             if name not in METRICS:
                 raise ValueError(f"unknown metric {name!r}{check.nearest(str(name), METRICS)}")

@@ -13,8 +13,8 @@ from undrift.client.learner import Batch, Learner, Loss
 from undrift.core import random, tree
 from undrift.core.random import Key, Stream
 from undrift.core.tree import Tree
+from undrift.data.augment import Augment
 
-Augment = Callable[[Tensor, Key, int], Tensor]
 # f(params) -> (value, aux); returns (gradient, value, aux). From the engine: autograd, or `torch.func` under vmap.
 Differentiate = Callable[[Callable[[Tree], tuple[Tensor, Any]], Tree], tuple[Tree, Tensor, Any]]
 Fetch = Callable[[Tensor, Tensor], Tensor]  # (table, rows [B]) -> table[rows]; supplied by the engine as well

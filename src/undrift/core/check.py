@@ -42,7 +42,7 @@ def number(
     given = float(value)
     inside = (given > low if open_low else given >= low) and (given < high if open_high else given <= high)
     if not math.isfinite(given) or not inside:
-        raise ValueError(f"{name} must be {_interval(low, high, open_low, open_high)}, got {value!r}")
+        raise ValueError(f"{name} must be {interval(low, high, open_low=open_low, open_high=open_high)}, got {value!r}")
 
 
 def integer(name: str, value: Any, low: int) -> None:
@@ -57,7 +57,8 @@ def flag(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be True or False, got {value!r}")
 
 
-def _interval(low: float, high: float, open_low: bool, open_high: bool) -> str:
+def interval(low: float, high: float, *, open_low: bool = False, open_high: bool = False) -> str:
+    """In words: "at least 0 and less than 1"."""
     lower = "" if low == -math.inf else f"{'greater than' if open_low else 'at least'} {low:g}"
     upper = "" if high == math.inf else f"{'less than' if open_high else 'at most'} {high:g}"
     return " and ".join(part for part in (lower, upper) if part) or "a finite number"

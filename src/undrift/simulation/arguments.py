@@ -8,21 +8,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from torch import nn
-
-from undrift.client.learner import SampleLoss
-from undrift.client.metrics import METRICS, Metric
-from undrift.client.task import Augment
 from undrift.core import check
-from undrift.data import FederatedData
-from undrift.methods.aggregate import AGGREGATES, Aggregate
-from undrift.methods.algorithm import Algorithm
-from undrift.methods.codec import CODECS, Codec
-from undrift.methods.plugin import Plugin
-from undrift.simulation.callbacks import CallbackLike
-from undrift.simulation.options import Option, Options, declared, given, names, option, text
+from undrift.simulation.options import Option, Options, declared, given, listed, option, registry, text
+
+if TYPE_CHECKING:  # declarations import nothing slow
+    from torch import nn
+
+    from undrift.client.learner import SampleLoss
+    from undrift.client.metrics import Metric
+    from undrift.data import FederatedData
+    from undrift.data.augment import Augment
+    from undrift.methods.aggregate import Aggregate
+    from undrift.methods.algorithm import Algorithm
+    from undrift.methods.codec import Codec
+    from undrift.methods.plugin import Plugin
+    from undrift.simulation.callbacks import CallbackLike
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -48,23 +50,29 @@ class Objects:
     )
     loss: SampleLoss | None = given("None for cross-entropy, or f(output, target) with one value per sample")
     augment: str | Augment | None = option(
-        None, "augmentation: a name, or f(x, key, step) on a batch", text(), section="run"
+        None,
+        "augmentation: a name, or f(x, key, step) on a batch",
+        text(names=registry("data.augment", "AUGMENTATIONS")),
+        section="run",
     )
     metrics: Mapping[str, Metric] | Sequence[str] = option(
         (),
-        f"further figures of every evaluation: names ({', '.join(METRICS)}), or {{name: f(outputs, targets)}}",
-        names(),
+        "further figures of every evaluation: names, or {name: f(outputs, targets)}",
+        listed(registry("client.metrics", "METRICS")),
         section="run",
     )
     plugins: Sequence[Plugin] = given("corrections that are added to the algorithm's own, such as ud.PGVC()", ())
     aggregate: str | Aggregate = option(
         "mean",
-        f"how client updates become one: {', '.join(AGGREGATES)}, or f(updates, weights)",
-        text(),
+        "how client updates become one: a name, or f(updates, weights)",
+        text(names=registry("methods.aggregate", "AGGREGATES")),
         section="server",
     )
     compress: str | Codec | None = option(
-        None, f"how replies are encoded on the wire: {', '.join(CODECS)}, or a codec", text(), section="run"
+        None,
+        "how replies are encoded for transmission: a name, or a codec such as ud.Half()",
+        text(names=registry("methods.codec", "CODECS")),
+        section="run",
     )
 
 

@@ -8,13 +8,12 @@ from typing import Any
 
 from torch import nn
 
-from undrift.algorithms.text import from_options
+from undrift.algorithms.text import from_stored, plugin_from_stored
 from undrift.client.evaluate import Samples
 from undrift.data import FederatedData, load
 from undrift.methods.algorithm import Algorithm
 from undrift.methods.codec import CODECS, Codec
 from undrift.methods.plugin import Plugin
-from undrift.plugins import find as find_plugin
 from undrift.simulation.arguments import Objects
 from undrift.storage import fingerprint
 from undrift.storage.fingerprint import is_fingerprint
@@ -72,7 +71,7 @@ def restore(stored: Description, given: Mapping[str, Any]) -> Objects:
         loss=_named("loss", stored, given),
         augment=_named("augment", stored, given),
         metrics=_named("metrics", stored, given),
-        plugins=tuple(_plugin(each) for each in stored["plugins"]),
+        plugins=tuple(plugin_from_stored(each) for each in stored["plugins"]),
         aggregate=_named("aggregate", stored, given),
         compress=_codec(_named("compress", stored, given)),
     )
@@ -103,11 +102,7 @@ def _algorithm(stored: Mapping[str, Any]) -> Algorithm:
     objects = [key for key, value in stored["options"].items() if is_fingerprint(value)]
     if objects:
         raise ValueError(f"this run's algorithm was given {objects[0]} as an object; give algorithm= again")
-    return from_options(stored["name"], stored["options"])
-
-
-def _plugin(stored: Mapping[str, Any]) -> Plugin:
-    return find_plugin(stored["name"])(**{k: v for k, v in stored.items() if k != "name"})
+    return from_stored(stored["name"], stored["options"])
 
 
 def _codec(stored: Any) -> Any:

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from undrift.client.evaluate import Samples, scores_classes
-from undrift.client.learner import IGNORED, Learner
-from undrift.client.task import Augment
+from undrift.client.learner import Learner
 from undrift.core.random import Key
 from undrift.data import augment as augmentation
+from undrift.data.augment import Augment
 from undrift.data.federated import FederatedData
+from undrift.data.text import IGNORED
 
 
 def check_fit(learner: Learner, data: FederatedData, test: Samples | None) -> None:

@@ -9,26 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
+from importlib import import_module
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from undrift.client.optim import OPTIMIZERS, optimizer
 from undrift.core import check
-from undrift.core.random import SEED_LIMIT
-from undrift.engines.determinism import PRECISIONS
-from undrift.methods.averaging import BUFFER_POLICIES
 
 Cohorts = int | float | Sequence[Sequence[int]] | None
-DTYPES = ("float32", "float64")
+SEEDS = 2**32  # the random generator's
 
 
 class Kind(NamedTuple):
-    """What values an option takes."""
+    """What values an option takes. Declarations import nothing slow, so that the command line's help is instant."""
 
-    words: str  # for messages and documentation
+    words: str  # for messages
     types: tuple[type, ...]  # of the values that a configuration file may hold
     check: Callable[[str, Any], None]  # raises what is wrong with a value
+    values: Callable[[], str]  # for documentation: the same with ranges and names
 
     def fits(self, value: Any) -> bool:
         """Whether a value of a configuration file has the right type; in TOML, true is no number."""
@@ -41,44 +37,61 @@ def whole(low: int, high: int | None = None) -> Kind:
         if high is not None and value > high:
             raise ValueError(f"{name} must be at most {high}, got {value}")
 
-    return Kind("a whole number", (int,), check_value)
+    limits = f"from {low} on" if high is None else f"from {low} to {high}"
+    return Kind("a whole number", (int,), check_value, lambda: f"a whole number {limits}")
 
 
 def number(low: float, high: float = math.inf, *, open_low: bool = False, open_high: bool = False) -> Kind:
     def check_value(name: str, value: Any) -> None:
         check.number(name, value, low, high, open_low=open_low, open_high=open_high)
 
-    return Kind("a number", (int, float), check_value)
+    limits = check.interval(low, high, open_low=open_low, open_high=open_high)
+    return Kind("a number", (int, float), check_value, lambda: f"a number {limits}")
 
 
-def choice(*allowed: str) -> Kind:
-    return Kind("a text", (str,), lambda name, value: check.choice(name, value, allowed))
+def choice(names: Callable[[], Sequence[str]]) -> Kind:
+    """One of some names, which are asked for when they are needed."""
+
+    def check_value(name: str, value: Any) -> None:
+        check.choice(name, value, names())
+
+    return Kind("a text", (str,), check_value, lambda: ", ".join(names()))
 
 
-def text() -> Kind:
+def text(values: str = "a text", names: Callable[[], Sequence[str]] | None = None) -> Kind:
+    """A text that is checked where it is used; `names` are those it may be, among others."""
+
     def check_value(name: str, value: Any) -> None:
         if not isinstance(value, str):
             raise TypeError(f"{name} must be a text, got {value!r}")
 
-    return Kind("a text", (str,), check_value)
+    return Kind("a text", (str,), check_value, lambda: values if names is None else ", ".join(names()))
 
 
-def names() -> Kind:
+def listed(names: Callable[[], Sequence[str]]) -> Kind:
+    """Names out of a registry, or a dict of functions."""
+
     def check_value(name: str, value: Any) -> None:
         if not isinstance(value, str | Sequence | Mapping):
             raise TypeError(f"{name} must be names or a dict of functions, got {value!r}")
 
-    return Kind("a name or a list of names", (str, list), check_value)
+    return Kind("a name or a list of names", (str, list), check_value, lambda: ", ".join(names()))
 
 
 def clients() -> Kind:
     """How many clients take part is checked once their number is known (`cohort.size`)."""
+    words = "a number, a fraction, or a list of clients for every round"
 
     def check_value(name: str, value: Any) -> None:
         if isinstance(value, bool | str) or not isinstance(value, int | float | Sequence):
             raise TypeError(f"{name} must be None, a number, a fraction or a list of lists, got {value!r}")
 
-    return Kind("a number, a fraction, or a list of clients for every round", (int, float, list), check_value)
+    return Kind(words, (int, float, list), check_value, lambda: words)
+
+
+def registry(module: str, attribute: str) -> Callable[[], Sequence[str]]:
+    """The names in a registry of undrift, which is imported when they are asked for."""
+    return lambda: tuple(getattr(import_module(f"undrift.{module}"), attribute))
 
 
 class Option(NamedTuple):
@@ -148,12 +161,12 @@ class Options:
     lr: float = option(0.01, "local learning rate", number(0, open_low=True), section="local")
     momentum: float = option(0.0, "momentum of the local optimiser", number(0, 1, open_high=True), section="local")
     weight_decay: float = option(0.0, "weight decay of the local objective", number(0), section="local")
-    optimizer: str = option("sgd", f"local optimiser: {', '.join(OPTIMIZERS)}", choice(*OPTIMIZERS), section="local")
+    optimizer: str = option("sgd", "local optimiser", choice(registry("client.optim", "OPTIMIZERS")), section="local")
     server_lr: float = option(1.0, "the server's learning rate", number(0, open_low=True), section="server", key="lr")
     weighting: str | None = option(
         None,
-        "client weights: samples or uniform; None for what the algorithm's paper uses",
-        choice("samples", "uniform"),
+        "client weights; None for what the algorithm's paper uses",
+        choice(lambda: ("samples", "uniform")),
         section="server",
     )
     eval_every: int = option(1, "rounds between evaluations; the last is always evaluated", whole(1), section="run")
@@ -164,16 +177,19 @@ class Options:
         whole(1),
         section="run",
     )
-    seed: int = option(0, "seed of everything random", whole(0, SEED_LIMIT - 1), section="run")
-    device: str | None = option(None, "cpu or cuda; None for a GPU if there is one", text(), section="run")
+    seed: int = option(0, "seed of everything random", whole(0, SEEDS - 1), section="run")
+    device: str | None = option(None, "None for a GPU if there is one", text("cpu, cuda or cuda:1"), section="run")
     dtype: str | None = option(
-        None, f"precision of the parameters: {', '.join(DTYPES)}; None for the model's", choice(*DTYPES), section="run"
+        None,
+        "precision of the parameters; None for the model's",
+        choice(lambda: ("float32", "float64")),
+        section="run",
     )
     engine: str = option(
         "auto",
-        "auto, batched (batched:16 for sixteen clients at a time), compiled (batched, and compiled to C++, which takes "
-        "a while) or sequential",
-        text(),
+        "how clients are computed: batched (batched:16 for sixteen at a time), compiled (batched, and compiled to C++, "
+        "which takes a while) or sequential; auto chooses by the model and the device",
+        text("auto, batched, compiled, sequential"),
         section="run",
     )
     clip: float | None = option(
@@ -187,15 +203,15 @@ class Options:
     )
     buffers: str = option(
         "averaged",
-        f"BatchNorm statistics and other buffers: {', '.join(BUFFER_POLICIES)}",
-        choice(*BUFFER_POLICIES),
+        "what becomes of BatchNorm statistics and other buffers",
+        choice(registry("methods.averaging", "BUFFER_POLICIES")),
         section="run",
     )
     precision: str | None = option(
         None,
         "fp32; tf32, the default on a GPU, which rounds the factors of products to ten bits; or bf16, which computes "
         "in bfloat16 and keeps parameters in single precision",
-        choice(*PRECISIONS),
+        choice(registry("engines.determinism", "PRECISIONS")),
         section="run",
     )
 
@@ -207,7 +223,9 @@ class Options:
                 each.kind.check(each.name, value)
         if self.steps is not None and self.epochs != 1:
             raise ValueError(f"give epochs or steps, not both; got epochs={self.epochs} and steps={self.steps}")
-        optimizer(self.optimizer, self.momentum)
+        from undrift.client.optim import optimizer  # imports torch
+
+        optimizer(self.optimizer, self.momentum)  # refuses a momentum that it has no use for
 
     def rate(self, round: int) -> float:
         """The local learning rate of a round."""
@@ -216,7 +234,7 @@ class Options:
 
 def plain(value: Any) -> Any:
     """NumPy's numbers and arrays and torch's names as values that JSON can store."""
-    if isinstance(value, np.generic | np.ndarray):
+    if type(value).__module__ == "numpy":
         return value.tolist()
     if type(value).__module__ == "torch":  # a device or a dtype
         return str(value).removeprefix("torch.")

@@ -14,8 +14,8 @@ from undrift.client import metrics
 from undrift.client.evaluate import Samples
 from undrift.client.learner import Learner
 from undrift.client.optim import optimizer
-from undrift.client.task import Augment
 from undrift.data import load
+from undrift.data.augment import Augment
 from undrift.data.batches import Schedule, Table, shared_shape
 from undrift.data.federated import FederatedData, held_out
 from undrift.engines import LocalTraining, Workload, choose

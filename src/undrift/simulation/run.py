@@ -298,12 +298,12 @@ class Run:
             # Copies are aligned as those of a run that never stopped, on which the last bit of a product may depend.
             memory = tree.map_nest(lambda v: v.to(self._experiment.learner.device, copy=True), part)
             if "server" in memory:
-                self._server = tree.arranged(memory["server"], self._server)
+                self._server = tree.ordered_like(memory["server"], self._server)
                 who, rounds = part["taken_part"].numpy().T
                 self._taken_part[who] = rounds
             for states, name in ((self._states, "clients"), (self._ledger, "ledger")):
                 if name in memory:
-                    states.scatter(part[name]["ids"].numpy(), tree.arranged(memory[name]["states"], states.initial))
+                    states.scatter(part[name]["ids"].numpy(), tree.ordered_like(memory[name]["states"], states.initial))
         self._rows = self._directory.rewind(number)
         self._checkpoint = self._directory.checkpoint(number)
         self._note_places()

@@ -11,9 +11,9 @@ from torch import nn
 
 from undrift.client.learner import SampleLoss
 from undrift.client.metrics import Metric
-from undrift.client.task import Augment
 from undrift.core import check
 from undrift.data import FederatedData
+from undrift.data.augment import Augment
 from undrift.methods.aggregate import Aggregate
 from undrift.methods.algorithm import Algorithm
 from undrift.simulation.arguments import Arguments, takes
