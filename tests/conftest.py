@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-import psutil
 import pytest
 import torch
 
@@ -14,6 +13,11 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_process_left_running() -> Iterator[None]:
+    try:
+        import psutil
+    except ImportError:  # a machine that can only compute
+        yield
+        return
     before = set(psutil.Process().children(recursive=True))
     yield
     if compiler := sys.modules.get("torch._inductor.async_compile"):

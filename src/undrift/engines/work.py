@@ -10,9 +10,10 @@ import numpy as np
 from torch import Tensor
 
 from undrift.client.learner import Learner
-from undrift.client.task import Augment, Differentiate, Fetch, Samples, Task
+from undrift.client.task import Differentiate, Fetch, Samples, Task
 from undrift.core.parts import Part, mark
 from undrift.core.random import Key
+from undrift.data.augment import Augment
 from undrift.data.batches import Plan, Schedule, Shape, Table, plan
 from undrift.protocol import Mail, Message, Phase, State
 
