@@ -73,7 +73,7 @@ def test_gradients_are_those_of_pytorch(layers: list[nn.Module], fused: int, sha
     expected = slopes(module, params, x, shared)
     assert convolution.accelerate(module) or "reflect" in str(layers[0])
     plain_kernels.calls.clear()
-    with convolution.together(True):
+    with convolution.for_many_clients(True):
         found = slopes(module, params, x, shared)
     assert close(found, expected)
     assert sum(name == "pooled" for name in plain_kernels.calls) == fused
@@ -85,7 +85,7 @@ def test_hooks_between_fused_layers_are_called() -> None:
     assert convolution.accelerate(module)
     seen: list[Tensor] = []
     handle = module[0][1].register_forward_hook(lambda part, given, output: seen.append(output))  # type: ignore[index]
-    with convolution.together(True):
+    with convolution.for_many_clients(True):
         found = slopes(module, params, x)
     assert seen[0].shape[-2:] == (5, 7)  # not pooled yet
     handle.remove()
@@ -99,7 +99,7 @@ def test_a_copy_has_convolutions_of_its_own() -> None:
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.fill_(torch.nan)
-    with convolution.together(True):
+    with convolution.for_many_clients(True):
         out = vmap(lambda samples: other(samples))(x)
     assert bool(torch.isfinite(out).all())
 
@@ -108,7 +108,7 @@ def test_nan_is_propagated() -> None:
     module, params, x = built([nn.Conv2d(2, 4, 3), nn.ReLU(), nn.MaxPool2d(2)])
     assert convolution.accelerate(module)
     params["0.0.weight"][1] = torch.nan
-    with convolution.together(True):
+    with convolution.for_many_clients(True):
         found = slopes(module, params, x)
     assert torch.isfinite(found["1.bias"]).all(1).tolist() == [True, False, True]
 

@@ -40,7 +40,7 @@ def resident() -> int:
 @pytest.mark.parametrize(("size", "count"), BLOCKS)
 def test_freed_memory_is_kept_inside_and_returned_afterwards(size: int, count: int) -> None:
     """In a process of its own, as memory that others freed would be used first."""
-    call = f"t.sizes(allocation.kept, {size}, {count})"
+    call = f"t.sizes(allocation.keep_freed_memory, {size}, {count})"
     script = f"import test_allocation as t; from undrift.engines import allocation; print(*{call})"
     found = subprocess.run(
         [sys.executable, "-c", script], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
@@ -79,7 +79,7 @@ def test_only_glibc_is_called(glibc: bool, monkeypatch: pytest.MonkeyPatch) -> N
     library = Library(glibc)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
     monkeypatch.setattr(allocation, "_glibc", allocation._glibc.__wrapped__)  # not cached
-    with allocation.kept():
+    with allocation.keep_freed_memory():
         pass
     assert library.calls == (["mallopt"] * 4 + ["malloc_trim"] if glibc else [])
 

@@ -1,9 +1,9 @@
 """`nn.Conv2d` for many clients at once, with the kernels of `kernels.py`.
 
 Under `vmap`, PyTorch turns convolutions whose weights differ from client to client into grouped ones. `accelerate`
-makes the convolutions of a module call our own function instead while `together` is active; its rules for `vmap` and
+makes the convolutions of a module call our own function instead while `for_many_clients` is active; its rules for `vmap` and
 for gradients know about the axis of clients. Inside an `nn.Sequential`, a convolution followed by ReLU and 2×2 max
-pooling (in either order, which gives the same numbers) becomes one kernel. Outside of `together` nothing changes.
+pooling (in either order, which gives the same numbers) becomes one kernel. Outside of `for_many_clients` nothing changes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from undrift.core import torch_private
 
-_together: ContextVar[bool] = ContextVar("_together", default=False)
+_many_clients: ContextVar[bool] = ContextVar("_many_clients", default=False)
 
 
 class Spec(NamedTuple):
@@ -53,13 +53,13 @@ def available() -> bool:
 
 
 @contextmanager
-def together(active: bool) -> Iterator[None]:
+def for_many_clients(active: bool) -> Iterator[None]:
     """Inside, if `active`, convolutions of accelerated modules are computed for many clients at once."""
-    token = _together.set(active)
+    token = _many_clients.set(active)
     try:
         yield
     finally:
-        _together.reset(token)
+        _many_clients.reset(token)
 
 
 def accelerate(module: nn.Module) -> bool:
@@ -101,7 +101,7 @@ Chain = tuple[nn.Module, nn.Module]
 
 def _fused(conv: nn.Module, chain: Chain | None) -> bool:
     """Whether the kernel includes ReLU and pooling; not if a hook looks at what lies between."""
-    if chain is None or not _together.get():
+    if chain is None or not _many_clients.get():
         return False
     first, second = chain
     return not (
@@ -116,7 +116,7 @@ def _unless_fused(part: nn.Module, conv: nn.Module, chain: Chain, x: Tensor) -> 
 
 
 def _convolution(conv: nn.Conv2d, chain: Chain | None, x: Tensor) -> Tensor:
-    if not _together.get():
+    if not _many_clients.get():
         return nn.Conv2d.forward(conv, x)
     half = torch.is_autocast_enabled(x.device.type)
     spec = Spec(

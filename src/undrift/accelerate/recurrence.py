@@ -19,11 +19,6 @@ from undrift.core import torch_private
 State = tuple[Tensor, Tensor]
 
 
-def transformed() -> bool:
-    """Whether the caller runs under `vmap` or `torch.func.grad`."""
-    return torch_private.in_functorch()
-
-
 def layer(x: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     """Hidden states [B, T, U] and the last cell [B, U] for samples [B, T, inputs]; both start at zero."""
     inputs = F.linear(x, weight_ih, bias)  # [B, T, 4 U]: all steps in one product
@@ -48,7 +43,7 @@ def accelerate(module: nn.Module) -> None:
 
 def _lstm_forward(part: nn.LSTM, input: Any, hx: State | None = None) -> tuple[Tensor, State]:
     """The results of `nn.LSTM.forward`, whose arguments have the same names."""
-    if not transformed():
+    if not torch_private.in_functorch():
         return nn.LSTM.forward(part, input, hx)
     if hx is not None or not isinstance(input, Tensor) or input.ndim != 3:
         raise NotImplementedError("nn.LSTM for many clients supports neither an initial state nor packed sequences")

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from undrift.accelerate import convolution, onednn, recurrence
 from undrift.client.draws import Draws, Listener, MaskedStatistics
 from undrift.client.layout import Layout
+from undrift.core import torch_private
 from undrift.core.random import Key
 from undrift.core.tree import Tree
 from undrift.data.text import IGNORED
@@ -86,7 +87,7 @@ class Learner:
             self.normalise = mean, std
         self.draws_numbers, self.refusal, self._channels_last = False, "", False  # set by `listen`
         self._channels_last_inputs = False  # inputs are given to the module with their channels last
-        self.normalises = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
+        self.normalises = any(torch_private.is_batch_norm(m) for m in self.module.modules())
         self._own(self.module)
         for name, part in self.module.named_modules():
             if isinstance(part, nn.RNNBase) and part.dropout:
@@ -154,7 +155,7 @@ class Learner:
         self._training(False)
         if buffers is None and self.normalises:
             for part in self.module.modules():
-                if isinstance(part, nn.modules.batchnorm._BatchNorm):
+                if torch_private.is_batch_norm(part):
                     part.train()
         given = self.buffers if buffers is None else buffers
         with torch.no_grad():
@@ -207,7 +208,7 @@ class Learner:
                 for place, leaf in slots:
                     place[leaf] = tensors[name]
         for part in self._recurrent:
-            part._flat_weights = [part._parameters[leaf] for leaf in part._flat_weights_names]
+            torch_private.refresh_flat_weights(part)
 
     @property
     def alone(self) -> Learner:

@@ -19,7 +19,7 @@ _ADAPTED_TRIM_THRESHOLD = 64 << 20  # bytes: what glibc's own adaptation reaches
 
 
 @contextmanager
-def kept() -> Iterator[None]:
+def keep_freed_memory() -> Iterator[None]:
     """Inside, the process keeps the memory it frees; afterwards it is returned to the system.
 
     Does nothing if the C library is not glibc.

@@ -69,7 +69,7 @@ class Batched:
         return min(self.chunk, -(-count // blocks))
 
     def run(self, phase: Phase, mail: Mail, states: State, work: Work) -> Outcome:
-        with torch.no_grad(), convolution.together(self.convolutions):
+        with torch.no_grad(), convolution.for_many_clients(self.convolutions):
             answers = []
             for members, shape, plan in work.plans():
                 given = _inputs(work, members, plan)

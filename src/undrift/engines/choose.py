@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from undrift.core import check, tree
+from undrift.core import check, torch_private, tree
 from undrift.core.log import notice
 from undrift.engines.batched import Batched
 from undrift.engines.dry_run import batching_obstacle, training_obstacle
@@ -174,16 +174,22 @@ def _heavy(workload: Workload) -> str:
     learner, table = workload.training.learner, workload.training.table
     if learner.device.type != "cpu":
         return ""
-    if any(isinstance(part, nn.modules.conv._ConvNd) for part in learner.module.modules()):
+    if any(torch_private.is_convolution(part) for part in learner.module.modules()):
         return "a convolution"
-    with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.mkldnn_rnn_layer: _recurrence}) as counter:
+    with FlopCounterMode(display=False, custom_mapping=_uncounted()) as counter:
         learner.outputs(learner.parameters, learner.buffers, table.x[[0, 0]])  # two, for batch normalisation
     each = counter.get_total_flops() / 2
     return "a batch of this much work" if each * workload.largest_batch > _HEAVY else ""
 
 
+def _uncounted() -> dict[Any, Any]:
+    """Operators that PyTorch's counter does not know, where this version has them, and their formulas."""
+    layer = getattr(torch.ops.aten, "mkldnn_rnn_layer", None)
+    return {} if layer is None else {layer: _recurrence}
+
+
 def _recurrence(x: Sequence[int], inputs: Sequence[int], hidden: Sequence[int], *_: Any, **__: Any) -> int:
-    """Operations of a layer with these shapes, samples [T, B, ...], which PyTorch's counter does not know."""
+    """Operations of an LSTM layer with these shapes, samples [T, B, ...]."""
     return 2 * x[0] * x[1] * (math.prod(inputs) + math.prod(hidden))
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from undrift.accelerate import recurrence
+from undrift.core import torch_private
 
 
 class LSTM(nn.Module):
@@ -26,7 +27,7 @@ class LSTM(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         kind = x.device.type
-        if kind == "cpu" and not recurrence.transformed() and not torch.is_autocast_enabled(kind):
+        if kind == "cpu" and not torch_private.in_functorch() and not torch.is_autocast_enabled(kind):
             return self._native(x)
         bias = self.bias_ih if self.bias_hh is None else self.bias_ih + self.bias_hh
         return recurrence.layer(x, self.weight_ih, self.weight_hh, bias)[0]

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from undrift.profile.kinds import kind
 from undrift.profile.take import SKIPPED, Figures
-from undrift.reporting.summary import unit_of_traffic
+from undrift.reporting.wording import unit_of_traffic
 
 _SHOWN = 8  # operators or kernels
 # Prefixes that many names share, and arguments at their end.

@@ -35,7 +35,7 @@ def train(runs: Sequence[Run], callbacks: Sequence[Callback], on_divergence: str
     label = first.label if len(runs) == 1 else f"{first.label} × {len(runs)}"
     with (
         arithmetic(first.precision),
-        allocation.kept(),
+        allocation.keep_freed_memory(),
         _ctrl_c() as interrupted,
         progress_bar(label, first.options.rounds, len(runs)) as tick,
         _watched(runs, callbacks),
