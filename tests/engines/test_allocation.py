@@ -104,7 +104,7 @@ def test_a_run_keeps_freed_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def note(row: dict[str, Any], run: ud.Run) -> None:
         seen.append(keeping[0])
 
-    monkeypatch.setattr(allocation, "kept", kept)
+    monkeypatch.setattr(allocation, "keep_freed_memory", kept)
     data = [(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64))]
     ud.simulate("fedavg", torch.nn.Linear(3, 2), data, rounds=2, callbacks=[note])
     assert seen == [True, True]

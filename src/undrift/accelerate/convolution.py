@@ -1,9 +1,10 @@
 """`nn.Conv2d` for many clients at once, with the kernels of `kernels.py`.
 
 Under `vmap`, PyTorch turns convolutions whose weights differ from client to client into grouped ones. `accelerate`
-makes the convolutions of a module call our own function instead while `for_many_clients` is active; its rules for `vmap` and
-for gradients know about the axis of clients. Inside an `nn.Sequential`, a convolution followed by ReLU and 2×2 max
-pooling (in either order, which gives the same numbers) becomes one kernel. Outside of `for_many_clients` nothing changes.
+makes the convolutions of a module call our own function instead while `for_many_clients` is active; its rules for
+`vmap` and for gradients know about the axis of clients. Inside an `nn.Sequential`, a convolution followed by ReLU and
+2×2 max pooling (in either order, which gives the same numbers) becomes one kernel. Outside of `for_many_clients`
+nothing changes.
 """
 
 from __future__ import annotations
