@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 import undrift as ud
 from undrift.methods.aggregate import mean
+from undrift.methods.codec import Half
 
 SETTINGS: dict[str, Any] = {"rounds": 4, "cohort": 4, "lr": 0.1, "engine": "sequential"}
 
@@ -24,6 +26,7 @@ def doubled(updates: dict[str, Tensor], weights: Tensor) -> dict[str, Tensor]:
     [
         {"plugins": [ud.PGVC()]},  # its default of two layers is more than this model has
         {"plugins": (ud.PGVC(layers=1, form="magnitude"),)},
+        {"plugins": "pgvc(layers=1)"},
         {"aggregate": "median"},
         {"compress": "half"},
         {"compress": ud.Half()},
@@ -42,11 +45,29 @@ def test_resumed_by_name(given: dict[str, Any], tmp_path: Path) -> None:
 
 def test_a_function_is_given_again(tmp_path: Path) -> None:
     ud.simulate("fedavg", "softmax", "digits", aggregate=doubled, out=tmp_path / "run", **SETTINGS)
-    with pytest.raises(ValueError, match="started with a aggregate given as an object; give aggregate= again"):
+    with pytest.raises(ValueError, match="started with aggregate given as an object; give aggregate= again"):
         ud.resume(tmp_path / "run", rounds=5)
     with pytest.raises(ValueError, match="the given aggregate is not the one"):
         ud.resume(tmp_path / "run", rounds=5, aggregate=mean)
     assert ud.resume(tmp_path / "run", rounds=5, aggregate=doubled).rounds == 5
+
+
+@dataclass(frozen=True)
+class OwnCodec(Half):
+    pass
+
+
+@dataclass(frozen=True)
+class OwnPlugin(ud.PGVC):
+    pass
+
+
+@pytest.mark.parametrize(("part", "own"), [("compress", OwnCodec()), ("plugins", [OwnPlugin(layers=1)])])
+def test_own_codecs_and_plugins_are_given_again(part: str, own: Any, tmp_path: Path) -> None:
+    ud.simulate("fedavg", "mlp", "digits", out=tmp_path / "run", **SETTINGS, **{part: own})
+    with pytest.raises(ValueError, match=f"given as an object; give {part}= again"):
+        ud.resume(tmp_path / "run", rounds=5)
+    assert ud.resume(tmp_path / "run", rounds=5, **{part: own}).rounds == 5
 
 
 def test_plugins_are_those_of_the_option(tmp_path: Path) -> None:

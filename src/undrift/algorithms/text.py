@@ -21,6 +21,12 @@ def parse(text: str) -> Algorithm:
     return from_options(name, options)
 
 
+def parse_plugin(text: str) -> Plugin:
+    """``pgvc`` or ``pgvc(layers=1)`` as a plug-in."""
+    name, options = read(text)
+    return _plugin_of(plugins.find(name), options)
+
+
 def read(text: str) -> tuple[str, dict[str, Any]]:
     """The same as a name and plain values for `from_options`; a bare word among the options is a string."""
     match = re.fullmatch(r"\s*([\w -]+?)\s*(\(.*\))?\s*", text, re.DOTALL)
@@ -87,7 +93,10 @@ def _plugin(option: str, value: Any) -> Any:
     kind = _plugin_kind(option, value)
     if kind is None:
         return value
-    options = {key: entry for key, entry in value.items() if key != "name"}
+    return _plugin_of(kind, {key: entry for key, entry in value.items() if key != "name"})
+
+
+def _plugin_of(kind: type[Plugin], options: Mapping[str, Any]) -> Plugin:
     _refuse_unknown(kind, options)
     return kind(**options)
 

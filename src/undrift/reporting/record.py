@@ -109,9 +109,12 @@ def metrics_in(histories: Iterable[Iterable[Hashable]]) -> list[HistoryColumn]:
 
 
 def history_frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """A row per round: the declared columns, then the metrics; NaN where a metric was not computed."""
+    """A row per round: the declared columns, then the metrics; NaN (0 in whole numbers) where a value is missing."""
     columns = [*COLUMNS, *metrics_in(rows)]
     frame = pd.DataFrame(rows, columns=[each.name for each in columns])
+    for each in columns:
+        if each.dtype != "float64":  # of a run that was recorded before the column existed
+            frame[each.name] = frame[each.name].fillna(0)
     return frame.astype({each.name: each.dtype for each in columns})
 
 

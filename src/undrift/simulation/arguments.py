@@ -61,7 +61,12 @@ class Objects:
         listed(registry("client.metrics", "METRICS")),
         section="run",
     )
-    plugins: Sequence[Plugin] = given("corrections that are added to the algorithm's own, such as ud.PGVC()", ())
+    plugins: Sequence[Plugin | str] = option(
+        (),
+        "corrections that are added to the algorithm's own: pgvc(layers=1), ud.PGVC(layers=1)",
+        listed(registry("plugins", "available")),
+        section="run",
+    )
     aggregate: str | Aggregate = option(
         "mean",
         "how client updates become one: a name, or f(updates, weights)",

@@ -8,7 +8,7 @@ in other processes or on other machines are another channel.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -25,6 +25,16 @@ class Answers(NamedTuple):
 
 
 class Channel(Protocol):
+    """Made anew for every round. `states` are what the clients keep: before it, between its phases, and after it."""
+
+    # Whether `exchange` consists of tensor operations only, so that a round can be captured or compiled and replayed.
+    replayable: ClassVar[bool]
+
+    def __init__(self, engine: Engine, phases: Sequence[Phase], work: Work, states: State) -> None: ...
+
+    @property
+    def states(self) -> State: ...
+
     def exchange(self, phase: int, mails: Sequence[Mail], cohorts: Sequence[Cohort]) -> list[Answers]:
         """One phase of a round: the mail of every server to its own cohort, and what the cohorts answer.
 
@@ -34,19 +44,29 @@ class Channel(Protocol):
 
 
 class LocalChannel:
-    """Clients of this process. `states` are what they keep: before the round, between its phases, and after it."""
+    """Clients of this process, computed by an engine."""
+
+    replayable: ClassVar[bool] = True
 
     def __init__(self, engine: Engine, phases: Sequence[Phase], work: Work, states: State) -> None:
-        self.states = states
+        self._states = states
         self._engine, self._phases, self._work = engine, phases, work
+
+    @property
+    def states(self) -> State:
+        return self._states
 
     def exchange(self, phase: int, mails: Sequence[Mail], cohorts: Sequence[Cohort]) -> list[Answers]:
         mail = _joint(mails, len(cohorts[0].ids))
-        replies, self.states, reports = self._engine.run(self._phases[phase], mail, self.states, self._work)
+        replies, self._states, reports = self._engine.run(self._phases[phase], mail, self._states, self._work)
         if len(cohorts) == 1:
             return [Answers(replies, reports)]
         parts = slices(len(cohorts), len(cohorts[0].ids))
         return [Answers(tree.row(replies, part), tree.row(reports, part)) for part in parts]
+
+
+# By the name that the option `place` takes.
+CHANNELS: dict[str, type[Channel]] = {"local": LocalChannel}
 
 
 def slices(runs: int, count: int) -> list[slice]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -14,6 +14,7 @@ from undrift.data import FederatedData, load
 from undrift.methods.algorithm import Algorithm
 from undrift.methods.codec import CODECS, Codec
 from undrift.methods.plugin import Plugin
+from undrift.plugins import available as available_plugins
 from undrift.simulation.arguments import Objects
 from undrift.storage import fingerprint
 from undrift.storage.fingerprint import is_fingerprint
@@ -25,7 +26,7 @@ _LATER: Description = {"metrics": [], "plugins": [], "aggregate": "mean", "compr
 
 
 def describe(objects: Objects, algorithm: Algorithm, data: FederatedData, test: Samples | None) -> Description:
-    """What `resume` makes the objects from again, or recognises them by."""
+    """What `resume` makes the objects from again, or recognises them by; plug-ins and codec are instances."""
     model, metrics = objects.model, objects.metrics
     return {
         "algorithm": {"name": algorithm.name(), "options": {k: _plain(v) for k, v in algorithm.options().items()}},
@@ -52,11 +53,17 @@ def _by_name(given: str | Callable[..., Any] | None) -> Any:
 def _plain(value: Any) -> Any:
     """An option's value; what is no plain value (a state dict) is fingerprinted."""
     if isinstance(value, Plugin | Codec):
-        name = type(value).__name__.lower()
-        return {"name": name} | {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+        return _kind_of(value) | {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
         return fingerprint.of_tree(value)
     return list(value) if isinstance(value, tuple) else value
+
+
+def _kind_of(value: Plugin | Codec) -> dict[str, str]:
+    """The name of a registered plug-in or codec; others must be given to `resume` again."""
+    registered = {kind: name for name, kind in (available_plugins() | CODECS).items()}
+    name = registered.get(type(value))
+    return fingerprint.of_callable(type(value)) if name is None else {"name": name}
 
 
 def restore(stored: Description, given: Mapping[str, Any]) -> Objects:
@@ -71,7 +78,7 @@ def restore(stored: Description, given: Mapping[str, Any]) -> Objects:
         loss=_named("loss", stored, given),
         augment=_named("augment", stored, given),
         metrics=_named("metrics", stored, given),
-        plugins=tuple(plugin_from_stored(each) for each in stored["plugins"]),
+        plugins=_plugins(stored, given),
         aggregate=_named("aggregate", stored, given),
         compress=_codec(_named("compress", stored, given)),
     )
@@ -111,13 +118,18 @@ def _codec(stored: Any) -> Any:
     return CODECS[stored["name"]](**{k: v for k, v in stored.items() if k != "name"})
 
 
+def _plugins(stored: Description, given: Mapping[str, Any]) -> Any:
+    found = _named("plugins", stored, given)
+    return [plugin_from_stored(each) if isinstance(each, Mapping) else each for each in found]
+
+
 def _named(part: str, stored: Description, given: Mapping[str, Any]) -> Any:
     if given.get(part) is not None:
         return given[part]
     value = stored[part]
-    objects = value.values() if part == "metrics" and isinstance(value, Mapping) else (value,)
-    if any(is_fingerprint(each) for each in objects):
-        raise ValueError(f"this run was started with a {part} given as an object; give {part}= again")
+    entries = value.values() if part == "metrics" and isinstance(value, Mapping) else value
+    if any(is_fingerprint(each) for each in (value, *(entries if isinstance(entries, Iterable) else ()))):
+        raise ValueError(f"this run was started with {part} given as an object; give {part}= again")
     return value
 
 

@@ -69,11 +69,11 @@ def text(values: str = "a text", names: Callable[[], Sequence[str]] | None = Non
 
 
 def listed(names: Callable[[], Sequence[str]]) -> Kind:
-    """Names out of a registry, or a dict of functions."""
+    """Names out of a registry, or objects; which of them is checked where they are used."""
 
     def check_value(name: str, value: Any) -> None:
         if not isinstance(value, str | Sequence | Mapping):
-            raise TypeError(f"{name} must be names or a dict of functions, got {value!r}")
+            raise TypeError(f"{name} must be names or objects, got {value!r}")
 
     return Kind("a name or a list of names", (str, list), check_value, lambda: ", ".join(names()))
 
@@ -91,7 +91,12 @@ def clients() -> Kind:
 
 def registry(module: str, attribute: str) -> Callable[[], Sequence[str]]:
     """The names in a registry of undrift, which is imported when they are asked for."""
-    return lambda: tuple(getattr(import_module(f"undrift.{module}"), attribute))
+
+    def names() -> Sequence[str]:
+        found = getattr(import_module(f"undrift.{module}"), attribute)
+        return tuple(found() if callable(found) else found)
+
+    return names
 
 
 class Option(NamedTuple):
@@ -185,6 +190,9 @@ class Options:
         choice(lambda: ("float32", "float64")),
         section="run",
     )
+    place: str = option(
+        "local", "where clients are computed", choice(registry("simulation.channel", "CHANNELS")), section="run"
+    )
     engine: str = option(
         "auto",
         "how clients are computed: batched (batched:16 for sixteen at a time), compiled (batched, and compiled to C++, "
@@ -226,6 +234,11 @@ class Options:
         from undrift.client.optim import optimizer  # imports torch
 
         optimizer(self.optimizer, self.momentum)  # refuses a momentum that it has no use for
+
+    @property
+    def may_end_early(self) -> bool:
+        """Whether the number of rounds is only a limit."""
+        return self.target is not None or self.patience is not None
 
     def rate(self, round: int) -> float:
         """The local learning rate of a round."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from undrift import models
-from undrift.algorithms.text import parse
+from undrift.algorithms.text import parse, parse_plugin, split
 from undrift.client import metrics
 from undrift.client.evaluate import Samples
 from undrift.client.learner import Learner
@@ -22,6 +23,7 @@ from undrift.engines import LocalTraining, Workload, choose
 from undrift.engines.determinism import arithmetic, find_precision
 from undrift.methods import aggregate, codec
 from undrift.methods.algorithm import Algorithm, build_method
+from undrift.methods.codec import Codec
 from undrift.methods.plugin import Plugin
 from undrift.methods.setting import Setting
 from undrift.reporting.record import RESERVED_NAMES
@@ -51,6 +53,8 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None) -> Se
     Model and samples are shared with `like`, another run's setup, where they are the same.
     """
     algorithm = find_algorithm(objects.algorithm)
+    plugins, compress = find_plugins(objects.plugins), find_codec(objects.compress)
+    objects = replace(objects, plugins=plugins, compress=compress)
     chosen = metrics.find(objects.metrics, reserved=RESERVED_NAMES)
     problem = _shared(objects, options, like) or _problem(objects, options, like)
     data, learner = problem.data, problem.learner
@@ -65,8 +69,8 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None) -> Se
         population=len(data),
         seed=options.seed,
         aggregate=aggregate.find(objects.aggregate),
-        plugins=find_plugins(objects.plugins),
-        codec=None if objects.compress is None else codec.find(objects.compress),
+        plugins=plugins,
+        codec=compress,
         buffers=learner.buffers,
     )
     training = LocalTraining(
@@ -95,14 +99,13 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None) -> Se
 def with_engine(setup: Setup) -> Experiment:
     """The setup with its engine, which may try a step of two clients before it is chosen."""
     options = setup.options
-    ends_early = options.target is not None or options.patience is not None
     workload = Workload(
         method=setup.method,
         training=setup.training,
         data=setup.data,
         seed=options.seed,
         precision=setup.precision,
-        rounds=1 if ends_early else options.rounds,
+        rounds=1 if options.may_end_early else options.rounds,
         uneven=_uneven(options, setup.schedule, setup.data),
     )
     with arithmetic(setup.precision):
@@ -201,11 +204,17 @@ def find_model(model: Any, data: FederatedData, seed: int) -> nn.Module:
 
 
 def find_plugins(plugins: Any) -> tuple[Plugin, ...]:
-    found = tuple(plugins) if isinstance(plugins, Sequence) else (plugins,)
+    """Plug-ins, each an instance or written as in ``pgvc(layers=1)``."""
+    given = split(plugins) if isinstance(plugins, str) else plugins if isinstance(plugins, Sequence) else (plugins,)
+    found = tuple(parse_plugin(each) if isinstance(each, str) else each for each in given)
     for each in found:
         if not isinstance(each, Plugin):
             raise TypeError(f"plugins must be a list of plug-ins such as ud.PGVC(layers=2), got {each!r}")
     return found
+
+
+def find_codec(compress: Any) -> Codec | None:
+    return None if compress is None else codec.find(compress)
 
 
 def find_loss(loss: Any) -> Any:

@@ -24,7 +24,7 @@ from undrift.engines.cuda_graph import CudaGraphs
 from undrift.engines.work import Arrangement
 from undrift.protocol import Cohort, Mail, Message, State
 from undrift.simulation import cohort as participation
-from undrift.simulation.channel import Answers, LocalChannel, slices
+from undrift.simulation.channel import CHANNELS, Answers, slices
 from undrift.simulation.setup import Experiment
 from undrift.storage.states import ClientStates, Ids
 
@@ -153,7 +153,7 @@ class RoundRunner:
         """The phases of a round; tensor operations only."""
         runs = self._experiments
         cohorts = self._cohorts(given, round)
-        channel = LocalChannel(
+        channel = CHANNELS[self._first.options.place](
             self._first.engine, self._first.method.phases, self._work(given, arrangement, round), given["clients"]
         )
         servers = [given["servers"][str(number)] for number in range(len(runs))]
@@ -250,6 +250,8 @@ def _extremes(experiments: Sequence[Experiment]) -> tuple[int, int]:
 
 
 def _replayer(experiment: Experiment) -> CudaGraphs | Compiler | None:
+    if not CHANNELS[experiment.options.place].replayable:
+        return None
     if experiment.engine.compiled:
         return Compiler()
     return CudaGraphs() if experiment.engine.replayed else None

@@ -16,6 +16,8 @@ from undrift.data import FederatedData
 from undrift.data.augment import Augment
 from undrift.methods.aggregate import Aggregate
 from undrift.methods.algorithm import Algorithm
+from undrift.methods.codec import Codec
+from undrift.methods.plugin import Plugin
 from undrift.simulation.arguments import Arguments, takes
 from undrift.simulation.callbacks import CallbackLike, as_callbacks
 from undrift.simulation.describe import check_same, restore
@@ -47,7 +49,9 @@ def resume(
     loss: SampleLoss | None = None,
     augment: str | Augment | None = None,
     metrics: Mapping[str, Metric] | None = None,
+    plugins: Sequence[Plugin] | None = None,
     aggregate: Aggregate | None = None,
+    compress: Codec | None = None,
     callbacks: Iterable[CallbackLike] = (),
     on_divergence: str = "raise",
 ) -> Run:
@@ -68,7 +72,9 @@ def resume(
         "loss": loss,
         "augment": augment,
         "metrics": metrics,
+        "plugins": plugins,
         "aggregate": aggregate,
+        "compress": compress,
     }
     setup = prepare(restore(directory.config, given), replace(stored, rounds=rounds or stored.rounds))
     run = reopen(with_engine(setup), directory)
