@@ -51,7 +51,7 @@ format: setup ## Fix what ruff can fix, and format
 types: setup ## Type-check the library and its tests
 	$(BIN)/mypy
 
-docs: setup ## Write the page of every algorithm
+docs: setup ## Write the pages of all algorithms and settings
 	$(BIN)/python docs/pages.py
 
 picture: setup ## Draw the picture of the README from a fresh run of the example

@@ -13,6 +13,7 @@ from torch.testing import assert_close
 import undrift as ud
 from laws import LAWS, SIZES, TRAINING, Law, classified, mlp, normed
 from undrift.core import tree
+from undrift.core.random import Key
 from undrift.core.tree import Tree
 from undrift.methods import codec
 from undrift.methods.codec import Codec, Half
@@ -83,7 +84,7 @@ class ErrorFeedback(Codec):
     def client(self, model: Tree) -> State:
         return {"lost": tree.zeros(model)}
 
-    def encode(self, reply: Message, state: State) -> tuple[Message, State]:
+    def encode(self, reply: Message, state: State, key: Key) -> tuple[Message, State]:
         wanted = tree.add(reply["update"], state["lost"])
         sent = {name: (value / self.unit).round().to(torch.int32) for name, value in wanted.items()}
         lost = {name: value - self.unit * sent[name] for name, value in wanted.items()}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from undrift.client.metrics import METRICS
 from undrift.reporting.record import COLUMNS, NAMED_METRICS, HistoryColumn, column, history_frame
 
 ROW: dict[str, Any] = {
@@ -57,3 +58,15 @@ def test_declarations() -> None:
 def test_every_meaning_is_a_sentence() -> None:
     for each in (*COLUMNS, *NAMED_METRICS.values()):
         assert each.meaning.endswith(".")
+
+
+def test_every_named_metric_says_how_it_is_shown() -> None:
+    assert set(NAMED_METRICS) == set(METRICS)
+
+
+def test_a_history_recorded_before_a_column_existed() -> None:
+    """Whole numbers and flags have no NaN."""
+    older = [{k: v for k, v in ROW.items() if k not in ("participants", "diverged")}] * 2
+    frame = history_frame(older)
+    assert frame.participants.tolist() == [0, 0]
+    assert not frame.diverged.any()

@@ -43,7 +43,7 @@ class SpreadMomentum(Correction):
         if self.lookahead:
             return grad, client
         # Under the local optimiser a constant direction counts A_i times instead of K_i times.
-        assert at.walked is not None, "`FedADC.corrections` refuses Adam"
+        assert at.walked is not None, "`FedADC.corrections` refuses such optimisers"
         return tree.add(grad, at.inbox["momentum"], self.share * at.task.lr / at.walked), client
 
     def finish(self, update: Tree, client: State, at: At) -> tuple[Tree, State, Message]:
@@ -92,6 +92,7 @@ class FedADC(Algorithm):
     def corrections(self, setting: Setting) -> tuple[Correction, ...]:
         if setting.optimizer.gain(torch.ones(())) is None:
             raise ValueError(
-                "FedADC adds momentum up over local steps, which Adam rescales; optimizer must be 'sgd' or 'nesterov'"
+                f"FedADC adds momentum up over local steps, which {type(setting.optimizer).__name__} rescales; "
+                "optimizer must be 'sgd' or 'nesterov'"
             )
         return (SpreadMomentum(self.beta, 1.0 if self.form == "v2" else self.beta, self.lookahead),)

@@ -41,7 +41,7 @@ class NormalisedAveraging(Correction):
         """
         numbers = torch.arange(1, len(task.active) + 1, dtype=task.steps.dtype, device=task.steps.device)  # [J]
         gain, before = self.optimizer.gain(numbers), self.optimizer.gain(numbers - 1)
-        assert gain is not None, "`FedNova.corrections` refuses Adam"
+        assert gain is not None, "`FedNova.corrections` refuses such optimisers"
         assert before is not None
         left = task.steps - numbers  # [J], negative where this client has finished
         kept = torch.where(left >= 0, (1 - task.lr * self.mu) ** left.clamp_min(0), 0)
@@ -87,7 +87,8 @@ class FedNova(Algorithm):
     def corrections(self, setting: Setting) -> tuple[Correction, ...]:
         if setting.optimizer.gain(torch.ones(())) is None:
             raise ValueError(
-                "FedNova divides a displacement by the weights of its gradients, which Adam does not have; "
+                "FedNova divides a displacement by the weights of its gradients, which "
+                f"{type(setting.optimizer).__name__} does not have; "
                 "optimizer must be 'sgd' or 'nesterov'"
             )
         normalised = NormalisedAveraging(setting.optimizer, self.mu)

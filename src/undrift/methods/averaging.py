@@ -145,7 +145,7 @@ class Train:
         memory = method.optimizer.init(anchor)
         gain = method.optimizer.gain(task.steps)
         walked = None if gain is None else gain * task.lr
-        # Adam's displacement does not determine the directions it was given, so these are summed.
+        # A displacement that is not linear in the directions (Adam's) does not determine them, so they are summed.
         directions = tree.zeros(anchor) if walked is None else {}
 
         def mean_direction(update: Tree) -> Tree:

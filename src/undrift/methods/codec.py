@@ -15,6 +15,7 @@ from torch import Tensor
 
 from undrift.core import tree
 from undrift.core.check import nearest
+from undrift.core.random import Key
 from undrift.core.tree import Tree
 from undrift.protocol import Answer, Cohort, Mail, Message, Method, Phase, State
 
@@ -32,8 +33,8 @@ class Codec:
         """What a client keeps for it, such as the part of earlier replies that was rounded away."""
         return {}
 
-    def encode(self, reply: Message, state: State) -> tuple[Message, State]:
-        """By a client: the message to send, and what it keeps."""
+    def encode(self, reply: Message, state: State, key: Key) -> tuple[Message, State]:
+        """By a client: the message to send, and what it keeps; random numbers are drawn from `key`."""
         return reply, state
 
     def decode(self, replies: Message, dtype: torch.dtype) -> Message:
@@ -50,7 +51,7 @@ class Half(Codec):
     steps must be exact.
     """
 
-    def encode(self, reply: Message, state: State) -> tuple[Message, State]:
+    def encode(self, reply: Message, state: State, key: Key) -> tuple[Message, State]:
         return tree.map_nest(_halved, reply), state
 
     def decode(self, replies: Message, dtype: torch.dtype) -> Message:
@@ -106,7 +107,7 @@ class CodedPhase:
 
     def answer(self, inbox: Message, client: State, task: Task) -> Answer:
         answer = self.phase.answer(inbox, tree.drop(client, [_KEY]), task)
-        message, kept = self.codec.encode(answer.reply, client.get(_KEY, {}))
+        message, kept = self.codec.encode(answer.reply, client.get(_KEY, {}), task.key)
         return answer._replace(reply=message, state=_with_codec(answer.state, kept))
 
     def hear(self, server: State, replies: Message, cohort: Cohort) -> State:

@@ -19,7 +19,7 @@ class Callback:
         """Before the first round, also of a run that is resumed; ``run.history`` has the rounds before."""
 
     def round(self, row: dict[str, Any], run: Run) -> object:
-        """After every round, with its row of the history."""
+        """After every round that is kept, with its row of the history; of one that diverges only `end` learns."""
 
     def end(self, run: Run) -> None:
         """After the last round, however it came to be the last: also after an error or an interruption."""
