@@ -30,7 +30,7 @@ def test_half_is_near_and_keeps_what_must_be_exact() -> None:
         "steps": torch.tensor(257.0),
         "choice": torch.tensor([300]),
     }
-    sent, state = Half().encode(reply, {})
+    sent, state = Half().encode(reply, {}, Key(0, 1, torch.tensor(0)))
     assert state == {}
     assert sent["update"]["weight"].dtype is torch.bfloat16
     assert sent["update"]["double"].dtype is torch.bfloat16

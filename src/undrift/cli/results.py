@@ -56,18 +56,11 @@ def train(start: Callable[[], Run], as_json: bool, profile: Profile | None = Non
 
 
 def _show_run(run: Run, as_json: bool, profile: Profile | None) -> None:
-    from undrift.reporting.record import Record
     from undrift.reporting.report import write
     from undrift.reporting.table import columns
 
     assert run.out is not None
-    record = Record(
-        label=run.label,
-        seed=run.options.seed,
-        history=run.history,
-        config=run.config,
-        environment=run.environment,
-    )
+    record = run.record
     data = run.config["data"]["name"]
     report: Path | None = None
     try:
@@ -88,7 +81,7 @@ def _show_run(run: Run, as_json: bool, profile: Profile | None) -> None:
 
 
 def _figures(run: Run) -> dict[str, Any]:
-    from undrift.reporting.record import metrics_in
+    from undrift.reporting.record import shown_columns
 
     history = run.history
 
@@ -100,9 +93,7 @@ def _figures(run: Run) -> dict[str, Any]:
         "label": run.label,
         "seed": run.options.seed,
         "rounds": run.rounds,
-        "accuracy": last("accuracy"),
-        "loss": last("loss"),
-        **{metric.name: last(metric.name) for metric in metrics_in([history])},
+        **{column.name: last(column.name) for column in shown_columns([history]) if column.heading},
         "bytes_down": int(history["bytes_down"].sum()),
         "bytes_up": int(history["bytes_up"].sum()),
         "seconds": float(history["seconds"].sum()),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from undrift.reporting.record import COLUMNS, HistoryColumn, Record, metrics_in, shown_columns
+from undrift.reporting.record import COLUMNS, HistoryColumn, Record, shown_columns
 
 
 @dataclass(frozen=True)
@@ -49,19 +49,18 @@ class Outcome:
 
 
 def summarise(records: Sequence[Record], target: float | None = None) -> pd.DataFrame:
-    """A row per label, in order of first appearance, the metrics last; `attrs["target"]` is the target accuracy.
+    """A row per label, in order of first appearance, further columns last; `attrs["target"]` is the target accuracy.
 
     The default target is the mean final accuracy of the first label: how soon do the others get where the first one
     ended? It stays None where no run has an accuracy.
     """
     outcomes, target = outcomes_of(records, target)
-    metrics = metrics_in(record.history for record in records)
-    summary = pd.DataFrame([_summary_row(outcome, metrics) for outcome in outcomes])
+    summary = pd.DataFrame([_summary_row(outcome) for outcome in outcomes])
     summary.attrs["target"] = target
     return summary
 
 
-def _summary_row(outcome: Outcome, metrics: Sequence[HistoryColumn]) -> dict[str, str | float]:
+def _summary_row(outcome: Outcome) -> dict[str, str | float]:
     row: dict[str, str | float] = {
         "label": outcome.label,
         "runs": outcome.runs,
@@ -74,9 +73,9 @@ def _summary_row(outcome: Outcome, metrics: Sequence[HistoryColumn]) -> dict[str
         "seconds": outcome.seconds,
         "diverged": outcome.diverged,
     }
-    for metric in metrics:
-        final = outcome.finals[metric.name]
-        row |= {metric.name: final.mean, f"{metric.name}_std": final.std}
+    for name, final in outcome.finals.items():
+        if name not in row:
+            row |= {name: final.mean, f"{name}_std": final.std}
     return row
 
 
