@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from contextlib import redirect_stderr
 from dataclasses import dataclass, replace
-from io import StringIO
 from typing import Any
 
 import torch
@@ -18,6 +16,7 @@ from undrift.core import tree
 from undrift.data import FederatedData
 from undrift.methods.algorithm import Algorithm
 from undrift.simulation.callbacks import Callback
+from undrift.simulation.progress import hidden
 from undrift.simulation.run import Run
 from undrift.simulation.simulate import simulate
 
@@ -149,7 +148,7 @@ def _trial(algorithm: Algorithm, steps: int) -> tuple[Cost, float]:
     noise = torch.Generator().manual_seed(0)
     clients = [(torch.randn(_SAMPLES, _WIDTH, generator=noise), torch.arange(_SAMPLES)) for _ in range(4)]
     module, counter = _four_layers(), _Counter()
-    with redirect_stderr(StringIO()):  # no progress bar: the run is not the user's
+    with hidden():
         run = simulate(
             algorithm,
             module,

@@ -58,7 +58,7 @@ class Method(Protocol):
 
     Parts of the model that clients keep for themselves are in their states under ``private`` and ``buffers``; the
     server's model is evaluated with the mean of them. `personal` is a phase whose replies hold each client's own
-    ``model`` and ``buffers``; it is played for evaluation only, and counts neither as a round nor as traffic.
+    ``model`` and ``buffers``; it runs for evaluation only, and counts neither as a round nor as traffic.
     """
 
     @property

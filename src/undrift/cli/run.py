@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -69,9 +68,8 @@ def run(
     profiler = _profile(home, arguments["rounds"]) if profile else None
 
     def simulate() -> Run:
-        with profiler or nullcontext():
-            callbacks = [] if profiler is None else [profiler]
-            return ud.simulate(chosen, configuration.model, federation, callbacks=callbacks, out=home, **arguments)
+        callbacks = [] if profiler is None else [profiler]
+        return ud.simulate(chosen, configuration.model, federation, callbacks=callbacks, out=home, **arguments)
 
     train(simulate, as_json, profiler)
     show_defaults(configuration, as_json)

@@ -122,8 +122,8 @@ _OBSTACLES: dict[str, Callable[[Workload], str]] = {
 def _sequential(workload: Workload, count: int, reason: str) -> Choice:
     # Tiny steps are Python's work more than PyTorch's, and threads would only wait for its lock.
     engine = Sequential(torch.get_num_threads() if _heavy(workload) else 1)
-    beside = f", {engine.workers} clients in parallel" if engine.workers > 1 else ""
-    return Choice(engine, reason + beside)
+    parallel = f", {engine.workers} clients in parallel" if engine.workers > 1 else ""
+    return Choice(engine, reason + parallel)
 
 
 def _compiled(workload: Workload, count: int, reason: str) -> Choice:

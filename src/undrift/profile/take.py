@@ -12,7 +12,6 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
 from undrift.core import check, torch_private
 from undrift.profile.trace import Breakdown, break_down
+from undrift.simulation.callbacks import Callback
 from undrift.simulation.run import Run
 
 SKIPPED = 3  # rounds that include compilation, first calls of libraries, the capture of CUDA graphs
@@ -40,8 +40,8 @@ class Figures(Breakdown):
     trace: str  # the file; https://ui.perfetto.dev and chrome://tracing open it
 
 
-class Profile:
-    """Profiles some rounds of a run: a context around it, and one of its callbacks.
+class Profile(Callback):
+    """Profiles some rounds of a run, as one of its callbacks.
 
     The first `skip` rounds are left out, then up to `rounds` are profiled, fewer if they are long. The trace is written
     to `path`, compressed and with ``.gz`` added if it is large, and the run continues. Profiling does not change the
@@ -55,7 +55,7 @@ class Profile:
         self._path, self._most = Path(path), rounds
         self._profiler: profile | None = None
         self._figures: Figures | None = None
-        self._start: tuple[float, float] | None = None  # of the current round: wall clock and processor time
+        self._start = 0.0, 0.0  # of the current round: wall clock and processor time
         self._finished = 0  # rounds
         self._profiled: list[dict[str, Any]] = []  # rows of these rounds
         self._unprofiled: list[float] = []  # seconds of the rounds after them
@@ -67,7 +67,9 @@ class Profile:
             return self._figures
         return replace(self._figures, unprofiled_ms=1e3 * statistics.median(self._unprofiled))
 
-    def __enter__(self) -> Profile:
+    def begin(self, run: Run) -> None:
+        if self._profiler is not None:  # a run that trains together with the first one
+            return
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler logs its start and its end
         on_gpu = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
         self._profiler = profile(
@@ -77,14 +79,8 @@ class Profile:
         )
         self._profiler.start()
         self._start = time.perf_counter(), time.process_time()
-        return self
 
-    def __call__(self, row: dict[str, Any], run: Run) -> None:
-        """Called after every round."""
-        if self._start is None:
-            raise ValueError(
-                "use a profile as a context: with Profile(...) as profile: simulate(..., callbacks=[profile])"
-            )
+    def round(self, row: dict[str, Any], run: Run) -> None:
         seconds, processor = time.perf_counter() - self._start[0], time.process_time() - self._start[1]
         self._finished += 1
         if self._profiler is None:
@@ -101,9 +97,7 @@ class Profile:
                 self._profiler.step()
         self._start = time.perf_counter(), time.process_time()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def end(self, run: Run) -> None:
         self._finish()
 
     def _action(self, step: int) -> ProfilerAction:

@@ -34,10 +34,27 @@ class _Overall(NamedTuple):
 _overall: ContextVar[_Overall | None] = ContextVar("_overall", default=None)
 
 
+_hidden: ContextVar[bool] = ContextVar("_hidden", default=False)
+
+
+@contextmanager
+def hidden() -> Iterator[None]:
+    """Meanwhile no bars are shown: for runs that are not the user's own."""
+    token = _hidden.set(True)
+    try:
+        yield
+    finally:
+        _hidden.reset(token)
+
+
+def _shows_bars() -> bool:
+    return sys.stderr.isatty() and not _hidden.get()
+
+
 @contextmanager
 def overall_bar(label: str, rounds: int) -> Iterator[None]:
     """One bar for the rounds of several runs; the run that is training has its own below it."""
-    if not sys.stderr.isatty():
+    if not _shows_bars():
         yield
         return
     with _display() as progress:
@@ -52,7 +69,7 @@ def overall_bar(label: str, rounds: int) -> Iterator[None]:
 def progress_bar(label: str, rounds: int, runs: int = 1) -> Iterator[Tick]:
     """Yields ``tick(rounds done, row of the last round)``, for `runs` runs that train together."""
     overall = _overall.get()
-    if overall is None and not sys.stderr.isatty():
+    if _hidden.get() or (overall is None and not _shows_bars()):
         yield lambda done, row: None
         return
     with _display() if overall is None else nullcontext(overall.progress) as progress:

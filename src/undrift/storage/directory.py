@@ -6,7 +6,7 @@
     checkpoints/000120/      manifest.json and state.safetensors after round 120; the last two are kept. Large states
                              continue in state-1.safetensors, state-2.safetensors, ...
 
-Every file is written beside its place and renamed, so that a run killed at any moment can be resumed.
+Every file is written under a temporary name and renamed, so that a run killed at any moment can be resumed.
 """
 
 from __future__ import annotations
