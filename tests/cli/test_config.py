@@ -57,6 +57,8 @@ patience = 5
 augment = "flip"
 metrics = ["f1"]
 compress = "half"
+plugins = ["pgvc(layers=1)"]
+place = "local"
 """
 
 
@@ -94,6 +96,8 @@ def test_every_key_arrives(tmp_path: Path) -> None:
         "precision": "fp32",
         "augment": "flip",
         "metrics": ["f1"],
+        "plugins": ["pgvc(layers=1)"],
+        "place": "local",
         "compress": "half",
     }
     assert found.model == "mlp"

@@ -187,7 +187,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch, data: Any = None, **options: Any) ->
 
 
 def test_auto_compiles_long_runs_only(traced: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert chosen(monkeypatch, rounds=3).startswith("compiled (for 3 rounds")
+    assert chosen(monkeypatch, rounds=3).startswith("compiled (clients train together, for 3 rounds")
     assert chosen(monkeypatch, rounds=2).startswith("batched")
     assert chosen(monkeypatch, target=0.5, test=federation()[0]).startswith("batched")  # it may stop at any time
     assert chosen(monkeypatch, federation((8, 9, 8, 8)), cohort=2).startswith("compiled")  # padding is cheaper

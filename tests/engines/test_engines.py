@@ -347,7 +347,7 @@ class TestChoice:
             (Branching, vectors, "data-dependent control flow"),
             (Centred, vectors, "mixes the samples of a batch"),
             (Gated, tokens, "no nn.GRU for many clients"),
-            (Started, tokens, "starts at zero"),
+            (Started, tokens, "initial state"),
             (TimeFirst, tokens, "mixes the samples of a batch"),
             (Flattened, tokens, "must match"),
         ],
@@ -366,7 +366,9 @@ class TestChoice:
     def test_pytorchs_lstm_is_batched(self, algorithm: str) -> None:
         runs = [simulate(seeded(Recurrent), tokens(), e, algorithm) for e in ("sequential", "batched")]
         assert_close(runs[1].parameters, runs[0].parameters, rtol=1e-10, atol=1e-10)
-        assert simulate(seeded(Recurrent), tokens(), "auto", algorithm).engine.startswith("batched (up to")
+        assert simulate(seeded(Recurrent), tokens(), "auto", algorithm).engine.startswith(
+            "batched (clients train together, up to"
+        )
 
     def test_mixing_samples_is_fine_without_padding(self) -> None:
         data = vectors(sizes=(8, 8, 8))

@@ -53,10 +53,14 @@ def choose(name: str, workload: Workload) -> Choice:
         raise ValueError(f"engine: a number of clients at a time is given as in 'batched:16', got {name!r}")
     if kind == "auto":
         kind, reason = next((rule.engine, reason) for rule in RULES if (reason := rule.reason(workload)))
-        return _BUILDERS[kind](workload, 0, reason)
+        engine, details = _BUILDERS[kind](workload, 0)
+        if isinstance(engine, Batched):
+            details = [f"up to {engine.chunk} at a time", *details]
+        return Choice(engine, ", ".join([reason, *details]))
     if obstacle := _OBSTACLES[kind](workload):
         raise ValueError(f"engine={kind!r} {obstacle}")
-    return _BUILDERS[kind](workload, int(count or 0), "as asked")
+    engine, details = _BUILDERS[kind](workload, int(count or 0))
+    return Choice(engine, ", ".join(["as asked", *details]))
 
 
 # Reasons
@@ -76,7 +80,7 @@ def _long_run(workload: Workload) -> str:
     """Rounds of one shape on a CPU, so many of them that compiling pays."""
     steps = int(workload.training.schedule.step_counts(workload.data.sizes).max())
     pays = workload.rounds >= _ROUNDS_TO_COMPILE and steps <= _STEPS_TO_COMPILE
-    return f"for {workload.rounds} rounds" if pays and not _not_compilable(workload) else ""
+    return f"clients train together, for {workload.rounds} rounds" if pays and not _not_compilable(workload) else ""
 
 
 def _otherwise(workload: Workload) -> str:
@@ -116,36 +120,33 @@ _OBSTACLES: dict[str, Callable[[Workload], str]] = {
 }
 
 
-# Builders: (workload, clients at a time or 0 for as many as fit, reason)
+# Builders: (workload, clients at a time or 0 for as many as fit) -> the engine, and what else users may want to know
 
 
-def _sequential(workload: Workload, count: int, reason: str) -> Choice:
+def _sequential(workload: Workload, count: int) -> tuple[Engine, list[str]]:
     # Tiny steps are Python's work more than PyTorch's, and threads would only wait for its lock.
     engine = Sequential(torch.get_num_threads() if _heavy(workload) else 1)
-    parallel = f", {engine.workers} clients in parallel" if engine.workers > 1 else ""
-    return Choice(engine, reason + parallel)
+    return engine, [f"{engine.workers} clients in parallel"] if engine.workers > 1 else []
 
 
-def _compiled(workload: Workload, count: int, reason: str) -> Choice:
-    engine = replace(_plain_batched(workload, count), compiled=True)
-    return Choice(engine, f"{reason}, up to {engine.chunk} clients at a time")
+def _compiled(workload: Workload, count: int) -> tuple[Engine, list[str]]:
+    return replace(_plain_batched(workload, count), compiled=True), []
 
 
-def _batched(workload: Workload, count: int, reason: str) -> Choice:
+def _batched(workload: Workload, count: int) -> tuple[Engine, list[str]]:
     engine = _plain_batched(workload, count)
-    reason = f"{reason}, up to {engine.chunk} at a time"
     if not _may_round(workload) or not workload.training.learner.batched.own_convolutions:
-        return Choice(engine, reason)
+        return engine, []
     own, begun = replace(engine, convolutions=True), time.perf_counter()
     if trouble := training_obstacle(own, workload, (Exception,)):  # a compiler can fail in many ways
         notice(f"convolutions are PyTorch's, which are slower for many clients at once: {trouble}")
-        return Choice(engine, reason)
+        return engine, []
     if (seconds := time.perf_counter() - begun) > _WORTH_A_NOTICE:
         notice(f"compiled convolutions for many clients in {seconds:.0f} s; the next run finds them in Triton's cache")
-    return Choice(own, f"{reason}, with convolutions for many clients")
+    return own, ["with convolutions for many clients"]
 
 
-_BUILDERS: dict[str, Callable[[Workload, int, str], Choice]] = {
+_BUILDERS: dict[str, Callable[[Workload, int], tuple[Engine, list[str]]]] = {
     "batched": _batched,
     "compiled": _compiled,
     "sequential": _sequential,
