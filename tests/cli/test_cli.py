@@ -167,8 +167,8 @@ def test_a_directory_that_is_taken(undrift: Undrift) -> None:
 
 
 def test_example(undrift: Undrift, monkeypatch: pytest.MonkeyPatch) -> None:
-    play = example.play
-    monkeypatch.setattr(example, "play", lambda out: play(out, rounds=2))
+    original = example.compare_both
+    monkeypatch.setattr(example, "compare_both", lambda out: original(out, rounds=2))
     result = undrift("run")
     assert result.exit_code == 0
     assert example.ABOUT in result.stdout
@@ -188,8 +188,8 @@ def test_example(undrift: Undrift, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_example_as_json(undrift: Undrift, monkeypatch: pytest.MonkeyPatch) -> None:
-    play = example.play
-    monkeypatch.setattr(example, "play", lambda out: play(out, rounds=1))
+    original = example.compare_both
+    monkeypatch.setattr(example, "compare_both", lambda out: original(out, rounds=1))
     result = undrift("run", "--json", "--out", "here")
     assert [row["label"] for row in json.loads(result.stdout)["table"]] == ["FedAvg", "FedHBM"]
     assert Path("here/report.html").exists()

@@ -16,6 +16,7 @@ from torch.autograd import profiler
 from torch.func import functional_call, grad, vmap
 from torch.profiler import ProfilerActivity, profile
 
+import undrift as ud
 from undrift.core import torch_private
 from undrift.core.parts import Part, mark
 
@@ -181,3 +182,28 @@ def test_hooks(private: bool) -> None:
             assert not torch_private.has_forward_pre_hooks(module)
         with module.register_forward_pre_hook(lambda part, given: None):
             assert torch_private.has_forward_pre_hooks(module)
+
+
+class Tied(nn.Module):
+    """An embedding whose weight is used twice, and statistics that are written to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.norm = nn.Linear(4, 4, bias=False), nn.BatchNorm1d(4)
+        self.outer = nn.Linear(4, 4, bias=False)
+        self.outer.weight = self.inner.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.outer(self.norm(self.inner(x)))
+        return output
+
+
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
+def test_tensor_slots(engine: str, monkeypatch: Patch) -> None:
+    torch.manual_seed(0)
+    module, data = Tied(), [(torch.randn(6, 4), torch.arange(6) % 4) for _ in range(3)]
+    private = ud.simulate("scaffold", module, data, rounds=2, batch_size=3, lr=0.1, engine=engine)
+    monkeypatch.setattr(torch_private, "tensor_slots", lambda module: {})
+    public = ud.simulate("scaffold", module, data, rounds=2, batch_size=3, lr=0.1, engine=engine)
+    torch.testing.assert_close(public.parameters, private.parameters, rtol=0, atol=0)
+    torch.testing.assert_close(public.buffers, private.buffers, rtol=0, atol=0)

@@ -19,6 +19,6 @@ ROUNDS = 60
 SETTINGS: dict[str, Any] = {"model": "mlp", "data": "digits", "cohort": 8, "batch_size": 8, "lr": 0.3}
 
 
-def play(out: str | Path | None, rounds: int = ROUNDS) -> Comparison:
+def compare_both(out: str | Path | None, rounds: int = ROUNDS) -> Comparison:
     """FedAvg and FedHBM, all else equal."""
     return compare(ALGORITHMS, seeds=SEEDS, rounds=rounds, out=out, **SETTINGS)

@@ -91,7 +91,7 @@ def _example(out: Path | None, as_json: bool) -> None:
     if not as_json:
         print_markup(example.ABOUT)
     try:
-        comparison = example.play(home)
+        comparison = example.compare_both(home)
     except KeyboardInterrupt:
         raise KeyboardInterrupt from None  # there is nothing worth resuming
     show_comparison(comparison, home, "FedAvg and FedHBM on handwritten digits", as_json)

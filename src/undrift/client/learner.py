@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from undrift.accelerate import convolution, onednn, recurrence
 from undrift.client.draws import Draws, Listener, MaskedStatistics
@@ -195,18 +196,21 @@ class Learner:
         if self._channels_last_inputs:
             x = x.contiguous(memory_format=torch.channels_last)
         if not self.half:
-            output: Tensor = self.module(x)
-            return output
+            return self._output(tensors, x)
         # Casts are not shared between calls, which the gradients of different clients must not be, either.
         with torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False):
-            output = self.module(x)
+            output = self._output(tensors, x)
         return output.to(self.dtype)
+
+    def _output(self, tensors: Tree, x: Tensor) -> Tensor:
+        output: Tensor = self.module(x) if self._slots else functional_call(self.module, tensors, (x,))
+        return output
 
     def _put(self, tensors: Tree) -> None:
         for name, slots in self._slots.items():
             if name in tensors:
-                for place, leaf in slots:
-                    place[leaf] = tensors[name]
+                for table, leaf in slots:
+                    table[leaf] = tensors[name]
         for part in self._recurrent:
             torch_private.refresh_flat_weights(part)
 
@@ -248,7 +252,7 @@ class Learner:
 
     def _own(self, module: nn.Module) -> None:
         self.module = module
-        self._slots = _slots(module)
+        self._slots = torch_private.tensor_slots(module)
         self._recurrent = [m for m in module.modules() if isinstance(m, nn.RNNBase)]
         self._replicas = []
         self._batched = None
@@ -257,16 +261,3 @@ class Learner:
     def _training(self, mode: bool) -> None:
         if self.module.training != mode or not mode:
             self.module.train(mode)
-
-
-def _slots(module: nn.Module) -> dict[str, list[tuple[dict[str, Any], str]]]:
-    """Where the tensors of a module are kept; a tied tensor has several places under its first name."""
-    slots: dict[str, list[tuple[dict[str, Any], str]]] = {}
-    first: dict[int, str] = {}
-    for prefix, part in module.named_modules():
-        for place in (part._parameters, part._buffers):
-            for leaf, tensor in place.items():
-                if tensor is not None:
-                    name = first.setdefault(id(tensor), f"{prefix}.{leaf}" if prefix else leaf)
-                    slots.setdefault(name, []).append((place, leaf))
-    return slots

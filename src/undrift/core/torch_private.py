@@ -122,6 +122,26 @@ def is_batch_or_instance_norm(module: nn.Module) -> bool:
     return isinstance(module, getattr(nn.modules.batchnorm, "_NormBase", (*_BATCH_NORMS, *_INSTANCE_NORMS)))
 
 
+Slot = tuple[dict[str, Any], str]  # a table of tensors and a key in it
+
+
+def tensor_slots(module: nn.Module) -> dict[str, list[Slot]]:
+    """Where a module keeps its tensors, by name; a tensor that is put there is used from then on.
+
+    A tied tensor has several places under its first name. Without such tables the result is empty, and
+    `torch.func.functional_call` has to be used, which takes longer.
+    """
+    slots: dict[str, list[Slot]] = {}
+    first: dict[int, str] = {}
+    for prefix, part in module.named_modules():
+        for table in (getattr(part, "_parameters", {}), getattr(part, "_buffers", {})):
+            for leaf, tensor in table.items():
+                if tensor is not None:
+                    name = first.setdefault(id(tensor), f"{prefix}.{leaf}" if prefix else leaf)
+                    slots.setdefault(name, []).append((table, leaf))
+    return slots
+
+
 def refresh_flat_weights(module: nn.RNNBase) -> None:
     """Makes a recurrent layer use the tensors that were put in place of its parameters.
 
