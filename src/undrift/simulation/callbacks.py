@@ -46,7 +46,7 @@ class EarlyStopping(Callback):
     def round(self, row: dict[str, Any], run: Run) -> bool:
         # Counted from the history and not as rounds pass, so that a resumed run stops where it would have.
         values = _improving(run.rows)
-        if not values or _improving([row]) == []:  # this round was not evaluated
+        if not _improving([row]):  # this round was not evaluated
             return False
         best = values.index(max(values))
         return len(values) - 1 - best >= self.patience

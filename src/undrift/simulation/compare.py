@@ -110,20 +110,20 @@ def compare(
     each = [Options(**plain | {"lr": rate, "seed": seed}) for rate in rates for seed in chosen]
     planned: dict[str, list[_Planned]] = {}
     shared: dict[int, Setup] = {}
-    for label, algorithm in labelled.items():
-        planned[label] = []
-        for settings in each:
-            seed = settings.seed
-            given = Objects(algorithm, model, federations[seed], test, **objects)
-            name = label if len(rates) == 1 else f"{label}, lr {settings.lr:g}"
-            home = None if out is None else Path(out) / _slug(name) / f"seed-{seed}"
-            like = shared.get(seed) or next(iter(shared.values()), None)
-            experiment = _prepared(label, given, _stored(home, settings), like)
-            shared.setdefault(seed, experiment)
-            planned[label].append(_Planned(name, experiment, home))
-    count = len(each) * len(labelled)
     records: list[Record] = []
+    count = len(each) * len(labelled)
     with overall_bar(f"{count} runs", count * each[0].rounds):
+        for label, algorithm in labelled.items():
+            planned[label] = []
+            for settings in each:
+                seed = settings.seed
+                given = Objects(algorithm, model, federations[seed], test, **objects)
+                name = label if len(rates) == 1 else f"{label}, lr {settings.lr:g}"
+                home = None if out is None else Path(out) / _slug(name) / f"seed-{seed}"
+                like = shared.get(seed) or next(iter(shared.values()), None)
+                experiment = _prepared(label, given, _stored(home, settings), like)
+                shared.setdefault(seed, experiment)
+                planned[label].append(_Planned(name, experiment, home))
         for runs in planned.values():
             records += _trained(runs, watching)
     order = list(dict.fromkeys(plan.label for runs in planned.values() for plan in runs))
