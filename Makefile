@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.stamp
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test coverage lint format types docs picture lock clean
+.PHONY: help setup demo test attack coverage lint format types docs picture lock clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,10 @@ test: setup ## Lint, type-check and test
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory types
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+SEED ?= 0
+attack: setup ## Attack with many random cases, for up to an hour; SEED=1 makes other ones
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/attack --long --attack-seed $(SEED)
 
 coverage: setup ## Test, and show the files of which tests run less than 90 %
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --cov --cov-report=

@@ -11,6 +11,11 @@ import torch
 torch.set_num_threads(1)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="many cases of every attack, as `make attack` runs them")
+    parser.addoption("--attack-seed", default="0", help="of the random cases of attacks (default 0)")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_process_left_running() -> Iterator[None]:
     try:
