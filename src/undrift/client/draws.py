@@ -1,171 +1,503 @@
-"""Randomness and batch statistics inside a user's model, made a function of (seed, round, client, step).
+"""Random numbers and batch statistics inside a user's code, made a function of (seed, round, client, step).
 
-A model calls `torch.nn.functional.dropout` or `torch.rand_like`; inside `Draws` these calls use the counter-based
-generator instead, so that every engine and device draws the same numbers. `MaskedStatistics` lets batch normalisation
-ignore the samples that only pad a batch.
+A model, a loss or an augmentation calls `torch.nn.functional.dropout`, `torch.rand_like` or another function of
+`ANSWERS`; inside `Draws` these calls use the counter-based generator instead, so that every engine and device draws the
+same numbers, and the caller's generators are left alone. What draws otherwise (functions that are not listed, NumPy's
+and Python's generators) is found and refused by `undrift.client.generators` before the first round. Functions that are
+given a ``generator=`` keep using it. `MaskedStatistics` lets batch normalisation ignore the samples that only pad a
+batch.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from undrift.core import random
+from undrift.core import random, torch_private
 from undrift.core.random import Key, Stream
+from undrift.data.augment import Augment
 
-_REFUSED: dict[Any, str] = {
-    torch.bernoulli: "torch.bernoulli",
-    torch.multinomial: "torch.multinomial",
-    torch.normal: "torch.normal",
-    torch.poisson: "torch.poisson",
-    torch.randint: "torch.randint",
-    torch.randint_like: "torch.randint_like",
-    torch.randperm: "torch.randperm",
-    torch.rrelu: "torch.rrelu",
-    F.rrelu: "rrelu",
-    F.gumbel_softmax: "gumbel_softmax",
-    F.fractional_max_pool2d: "fractional_max_pool2d",
-    F.fractional_max_pool3d: "fractional_max_pool3d",
-    Tensor.bernoulli_: "Tensor.bernoulli_",
-    Tensor.normal_: "Tensor.normal_",
-    Tensor.uniform_: "Tensor.uniform_",
-}
+_CALLS = 256  # of one step that differ by their counter; further ones differ by their stream
 
 
 class Draws(TorchFunctionMode):
-    """Replaces random functions by draws keyed by client, step and the number of the call within the forward pass."""
+    """Replaces random functions by draws keyed by client, step and the number of the call meanwhile."""
 
-    def __init__(self, key: Key, step: int) -> None:
+    def __init__(self, key: Key, step: int, stream: Stream = Stream.DROPOUT) -> None:
         super().__init__()
-        self.key, self.step, self.calls = key, step, 0
+        self.key, self.step, self.stream, self.calls = key, step, stream, 0
 
     def uniform(self, shape: Sequence[int]) -> Tensor:
-        return random.uniform(self.key, Stream.DROPOUT, self._next(), tuple(shape))
+        """Numbers in [0, 1)."""
+        stream, counter = self._next()
+        return random.uniform(self.key, stream, counter, tuple(shape))
+
+    def inner_uniform(self, shape: Sequence[int]) -> Tensor:
+        """Numbers in (0, 1), whose logarithm is finite, in float64."""
+        return self.uniform(shape).double() + 2.0**-25
 
     def normal(self, shape: Sequence[int]) -> Tensor:
-        return random.normal(self.key, Stream.DROPOUT, self._next(), tuple(shape))
+        stream, counter = self._next()
+        return random.normal(self.key, stream, counter, tuple(shape))
 
-    def _next(self) -> int:
+    def integers(self, shape: Sequence[int], low: int, high: int) -> Tensor:
+        """Whole numbers, at least `low` and below `high`."""
+        if not 0 < high - low <= 2**63:
+            raise NotImplementedError(f"random whole numbers from {low} to {high} are out of range")
+        stream, counter = self._next()
+        words = random.bits(self.key, stream, counter, 2 * math.prod(shape)).reshape(*shape, 2)
+        large = words[..., 0] << 31 ^ words[..., 1]
+        return (large if high - low == 2**63 else large % (high - low)) + low
+
+    def _next(self) -> tuple[int, int]:
+        """Stream and counter of the next draw."""
         self.calls += 1
-        if self.calls >= 256:
-            raise ValueError("a model may draw random numbers at most 255 times in a forward pass")
-        return self.step * 256 + self.calls
+        further, number = divmod(self.calls, _CALLS)
+        return self.stream + (further << 8), self.step * _CALLS + number
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _REPLACED:
-            return _REPLACED[func](self, *args, **kwargs)
-        if reason := _refusal(func, args, kwargs):
-            raise NotImplementedError(reason)
+        if (answer := ANSWERS.get(func)) is not None and kwargs.get("generator") is None:
+            return answer(self, *args, **kwargs)
+        if (maker := _MAKERS.get(func)) is not None:
+            return maker(self, *args, **kwargs)
+        if (body := _BODIES.get(func)) is not None:
+            with self:
+                return body(*args, **kwargs)
         return func(*args, **kwargs)
 
 
-_ATTENTION = {F.scaled_dot_product_attention, F.multi_head_attention_forward}
+def keyed(augment: Augment) -> Augment:
+    """An augmentation that calls random functions, with draws keyed by client and step."""
+
+    def drawing(x: Tensor, key: Key, step: int) -> Tensor:
+        with Draws(key, step, Stream.OWN_AUGMENT):
+            return augment(x, key, step)
+
+    return drawing
 
 
-def _refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Why a random function cannot be replaced; empty if it can, or if it is not random."""
-    if func in _REFUSED:
-        return (
-            f"the model calls {_REFUSED[func]}, whose draws would differ between engines; "
-            "use dropout, torch.rand_like or torch.randn_like instead"
+class Listener(Draws):
+    """Notes whether random functions are called, and whether somebody seeds torch's generator before."""
+
+    def __init__(self, key: Key, step: int, stream: Stream = Stream.DROPOUT) -> None:
+        super().__init__(key, step, stream)
+        self.heard, self.seeded = False, False
+        self._state = torch.default_generator.get_state()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        drawn = self.calls
+        if func in ANSWERS:
+            self.seeded = self.seeded or not torch.equal(torch.default_generator.get_state(), self._state)
+        result = super().__torch_function__(func, types, args, kwargs)
+        # Attention is heard only if it drops something, as models that use it should not become slower for nothing.
+        self.heard = (
+            self.heard or self.calls > drawn or (func in ANSWERS and func is not F.scaled_dot_product_attention)
         )
-    if func in _ATTENTION and _attention_dropout(func, args, kwargs):
-        return "dropout inside attention draws differently on every engine; set the attention's dropout to 0"
-    return ""
+        return result
 
 
-def _attention_dropout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    if func is F.scaled_dot_product_attention:
-        return float(kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0)) > 0
-    probability = kwargs.get("dropout_p", args[9] if len(args) > 9 else 0.0)
-    return bool(probability > 0 and kwargs.get("training", args[12] if len(args) > 12 else True))
+def _body(function: Any) -> Any:
+    """A function of `torch.nn.functional` that does not ask a mode to replace it, so that those it calls are heard."""
+    checks = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    names = function.__globals__ | {check: lambda *_: False for check in checks}
+    copy = FunctionType(function.__code__, names, argdefs=function.__defaults__, closure=function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+_BODIES = {f: _body(f) for f in (F.multi_head_attention_forward, F.gumbel_softmax)}
+
+
+# Dropout
 
 
 def _dropout(draws: Draws, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    return _drop(draws, input, input.shape, p=p, training=training)
+    return _drop(draws, input, input.shape, p=p, training=training, inplace=inplace)
 
 
 def _feature_dropout(
     draws: Draws, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
-    return _drop(draws, input, (*input.shape[:2], *[1] * (input.ndim - 2)), p=p, training=training)
+    return _drop(draws, input, _features(input), p=p, training=training, inplace=inplace)
 
 
-def _drop(draws: Draws, input: Tensor, shape: Sequence[int], *, p: float, training: bool) -> Tensor:
+def _features(input: Tensor) -> tuple[int, ...]:
+    return (*input.shape[:2], *[1] * (input.ndim - 2))
+
+
+def _channels(dimensions: int) -> Callable[..., Tensor]:
+    """Dropout of the channels of samples that have so many further dimensions; a sample may come without a batch."""
+
+    def dropout(draws: Draws, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        single = input.ndim == dimensions + 1 and dimensions != 2  # as PyTorch takes three dimensions for a batch there
+        shape = (input.shape[0], *[1] * dimensions) if single else _features(input)
+        return _drop(draws, input, shape, p=p, training=training, inplace=inplace)
+
+    return dropout
+
+
+def _drop(draws: Draws, input: Tensor, shape: Sequence[int], *, p: float, training: bool, inplace: bool) -> Tensor:
+    _check_probability(p)
     if not training or p == 0:
         return input
     if p == 1:
-        return input * 0
-    kept = (draws.uniform(shape) >= p).to(input.dtype)
-    return input * kept / (1 - p)
+        dropped = input * 0
+    else:
+        kept = (draws.uniform(shape) >= p).to(input.dtype)
+        dropped = input * kept / (1 - p)
+    return input.copy_(dropped) if inplace else dropped
+
+
+def _native_dropout(draws: Draws, input: Tensor, p: float, train: bool | None = True) -> tuple[Tensor, Tensor]:
+    if train is False or p == 0:
+        return input.clone(), torch.ones_like(input, dtype=torch.bool)
+    kept = draws.uniform(input.shape) >= p
+    return input * kept / (1 - p) if p < 1 else input * 0, kept
 
 
 def _alpha_dropout(
     draws: Draws, input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
 ) -> Tensor:
+    return _alpha_drop(draws, input, input.shape, p=p, training=training, inplace=inplace)
+
+
+def _feature_alpha_dropout(
+    draws: Draws, input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+) -> Tensor:
+    return _alpha_drop(draws, input, _features(input), p=p, training=training, inplace=inplace)
+
+
+def _alpha_drop(
+    draws: Draws, input: Tensor, shape: Sequence[int], *, p: float, training: bool, inplace: bool
+) -> Tensor:
+    _check_probability(p)
     if not training or p == 0:
         return input
-    floor: float = -1.7580993408473766  # -scale * alpha of SELU (Klambauer et al., 2017)
-    a: float = ((1 - p) * (1 + p * floor**2)) ** -0.5
-    kept = draws.uniform(input.shape) >= p
-    return a * torch.where(kept, input, floor) - a * p * floor
+    if p == 1:
+        dropped = input * 0
+    else:
+        floor: float = -1.7580993408473766  # -scale * alpha of SELU (Klambauer et al., 2017)
+        a: float = ((1 - p) * (1 + p * floor**2)) ** -0.5
+        kept = draws.uniform(shape) >= p
+        dropped = a * torch.where(kept, input, floor) - a * p * floor
+    return input.copy_(dropped) if inplace else dropped
 
 
-def _rand_like(draws: Draws, input: Tensor, **options: Any) -> Tensor:
-    return draws.uniform(input.shape).to(options.get("dtype") or input.dtype)
+def _check_probability(p: float) -> None:
+    if not 0 <= p <= 1:
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
 
 
-def _randn_like(draws: Draws, input: Tensor, **options: Any) -> Tensor:
-    return draws.normal(input.shape).to(options.get("dtype") or input.dtype)
+def _in_place(answer: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The same with the result in the first argument."""
+
+    def filled(draws: Draws, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return input.copy_(answer(draws, input, *args, **kwargs))
+
+    return filled
 
 
-def _shape(size: tuple[Any, ...]) -> tuple[int, ...]:
+def _rrelu(
+    draws: Draws,
+    input: Tensor,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    inplace: bool = False,
+) -> Tensor:
+    if training:
+        slope = draws.uniform(input.shape).to(input.dtype) * (upper - lower) + lower
+    else:
+        slope = input.new_full((), (lower + upper) / 2)
+    leaky = torch.where(input > 0, input, input * slope)
+    return input.copy_(leaky) if inplace else leaky
+
+
+def _attention(
+    draws: Draws,
+    query: Tensor,  # [..., T, D]
+    key: Tensor,  # [..., S, D]
+    value: Tensor,  # [..., S, E]
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Attention by its definition if there is dropout: PyTorch's kernels would draw inside."""
+    if dropout_p == 0:
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=attn_mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+        value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+    scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        if attn_mask is not None:
+            raise RuntimeError("scaled_dot_product_attention: either attn_mask or is_causal=True, not both")
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if attn_mask is not None:
+        boolean = attn_mask.dtype is torch.bool
+        scores = scores.masked_fill(~attn_mask, -math.inf) if boolean else scores + attn_mask
+    nothing = (scores == -math.inf).all(-1, keepdim=True)  # such a row attends to nothing: zeros
+    weights = scores.masked_fill(nothing, 0).softmax(-1).masked_fill(nothing, 0)
+    return _dropout(draws, weights, dropout_p) @ value
+
+
+def _fractional_pool(function: Any, dimensions: int) -> Callable[..., Any]:
+    def pool(draws: Draws, input: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("_random_samples") is None:
+            batch = input.shape[: -dimensions - 1] or (1,)
+            drawn = draws.uniform((*batch, input.shape[-dimensions - 1], dimensions))
+            kwargs["_random_samples"] = drawn.to(input.dtype)
+        return function(input, *args, **kwargs)
+
+    return pool
+
+
+# New tensors
+
+
+def _given(numbers: Tensor, options: dict[str, Any], dtype: torch.dtype) -> Tensor:
+    """Numbers as the options of a function that makes a tensor ask for them; `dtype` unless they say otherwise."""
+    made = numbers.to(options.get("dtype") or dtype)
+    if options.get("device") is not None:
+        made = made.to(options["device"])
+    if (out := options.get("out")) is not None:
+        filled: Tensor = (out if out.shape == made.shape else out.resize_(made.shape)).copy_(made)
+        return filled
+    return made.requires_grad_() if options.get("requires_grad") else made
+
+
+def _shape(size: tuple[Any, ...], options: dict[str, Any]) -> tuple[int, ...]:
+    if not size:
+        size = (options["size"],)
     return tuple(size[0]) if len(size) == 1 and isinstance(size[0], Sequence) else tuple(size)
 
 
+def _rand_like(draws: Draws, input: Tensor, **options: Any) -> Tensor:
+    return _uniforms(draws, input.shape, options, input.dtype)
+
+
 def _rand(draws: Draws, *size: Any, **options: Any) -> Tensor:
-    return draws.uniform(_shape(size)).to(options.get("dtype") or torch.get_default_dtype())
+    return _uniforms(draws, _shape(size, options), options, torch.get_default_dtype())
+
+
+def _uniforms(draws: Draws, shape: Sequence[int], options: dict[str, Any], dtype: torch.dtype) -> Tensor:
+    if (options.get("dtype") or dtype).is_complex:
+        return _given(torch.complex(draws.uniform(shape), draws.uniform(shape)), options, dtype)
+    return _given(draws.uniform(shape), options, dtype)
+
+
+def _randn_like(draws: Draws, input: Tensor, **options: Any) -> Tensor:
+    return _given(_normals(draws, input.shape, options.get("dtype") or input.dtype), options, input.dtype)
 
 
 def _randn(draws: Draws, *size: Any, **options: Any) -> Tensor:
-    return draws.normal(_shape(size)).to(options.get("dtype") or torch.get_default_dtype())
+    dtype = options.get("dtype") or torch.get_default_dtype()
+    return _given(_normals(draws, _shape(size, options), dtype), options, dtype)
 
 
-_REPLACED: dict[Any, Callable[..., Tensor]] = {
+def _normals(draws: Draws, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Standard normal numbers; complex ones have a variance of one, too."""
+    return torch.complex(draws.normal(shape), draws.normal(shape)) / 2**0.5 if dtype.is_complex else draws.normal(shape)
+
+
+def _randint(draws: Draws, *args: Any, **options: Any) -> Tensor:
+    bounds, size = (args, options["size"]) if "size" in options else (args[:-1], args[-1])
+    return _given(draws.integers(tuple(size), *_range(bounds, options)), options, torch.int64)
+
+
+def _randint_like(draws: Draws, input: Tensor, *bounds: int, **options: Any) -> Tensor:
+    return _given(draws.integers(input.shape, *_range(bounds, options)), options, input.dtype)
+
+
+def _range(bounds: tuple[int, ...], options: dict[str, Any]) -> tuple[int, int]:
+    """``([low,] high)``, each by its place or by its name."""
+    rest = list(bounds)
+    high = options["high"] if "high" in options else rest.pop()
+    low = options["low"] if "low" in options else rest.pop() if rest else 0
+    return int(low), int(high)
+
+
+def _randperm(draws: Draws, n: int, **options: Any) -> Tensor:
+    """The order of words of 32 bits; their places break ties, so that sorting is exact on every device."""
+    words = draws.integers((n,), 0, 2**32)
+    return _given((words << 31 | torch.arange(n, device=words.device)).argsort(), options, torch.int64)
+
+
+def _normal(draws: Draws, mean: Any = 0.0, std: Any = 1.0, size: Any = None, **options: Any) -> Tensor:
+    """``torch.normal``: mean and deviation are tensors or numbers; a size is given for numbers only."""
+    tensors = [part for part in (mean, std) if isinstance(part, Tensor)]
+    shape = torch.broadcast_shapes(*(part.shape for part in tensors)) if tensors else tuple(size)
+    dtype = options.get("dtype") or (tensors[0].dtype if tensors else torch.get_default_dtype())
+    return _given(mean + std * _normals(draws, shape, dtype).to(dtype), options, dtype)
+
+
+def _bernoulli(draws: Draws, input: Tensor, p: float | None = None, **options: Any) -> Tensor:
+    chance = input.detach() if p is None else p
+    return _given(draws.uniform(input.shape) < chance, options, input.dtype)
+
+
+def _multinomial(draws: Draws, input: Tensor, num_samples: int, replacement: bool = False, **options: Any) -> Tensor:
+    """A race: the category with the largest probability / exponential wins, the next one is second."""
+    chances = input.detach().double()
+    if replacement:
+        shape = (*input.shape[:-1], num_samples, input.shape[-1])
+        chosen = (chances.unsqueeze(-2) / _exponential(draws, shape)).argmax(-1)
+    else:
+        chosen = (chances / _exponential(draws, input.shape)).argsort(-1, descending=True)[..., :num_samples]
+    return _given(chosen, options, torch.int64)
+
+
+def _exponential(draws: Draws, shape: Sequence[int]) -> Tensor:
+    return -draws.inner_uniform(shape).log()
+
+
+def _own(function: Any) -> Callable[..., Tensor]:
+    """A function that makes a tensor, whose result belongs to the client, so that `vmap` lets it be filled in place."""
+
+    def make(draws: Draws, *args: Any, **options: Any) -> Tensor:
+        made: Tensor = function(*args, **options)
+        client = draws.key.client
+        if not torch_private.in_functorch() or options.get("out") is not None or made.device != client.device:
+            return made
+        return torch.where(client == client, made, made)
+
+    return make
+
+
+# Numbers in place of a tensor's own
+
+
+def _fill(numbers: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """``numbers(draws, shape, ...)`` in place of the elements of a tensor."""
+
+    def filled(draws: Draws, input: Tensor, *args: Any, generator: None = None, **kwargs: Any) -> Tensor:
+        with torch.no_grad():
+            drawn = numbers(draws, input.shape, *args, **kwargs)
+        return input.copy_(drawn)
+
+    return filled
+
+
+def _uniform_numbers(draws: Draws, shape: Sequence[int], low: float = 0.0, to: float = 1.0) -> Tensor:
+    return draws.uniform(shape).double() * (to - low) + low
+
+
+def _normal_numbers(draws: Draws, shape: Sequence[int], mean: float = 0.0, std: float = 1.0) -> Tensor:
+    return draws.normal(shape).double() * std + mean
+
+
+def _log_normal_numbers(draws: Draws, shape: Sequence[int], mean: float = 1.0, std: float = 2.0) -> Tensor:
+    return _normal_numbers(draws, shape, mean, std).exp()
+
+
+def _exponential_numbers(draws: Draws, shape: Sequence[int], lambd: float = 1.0) -> Tensor:
+    return _exponential(draws, shape) / lambd
+
+
+def _cauchy_numbers(draws: Draws, shape: Sequence[int], median: float = 0.0, sigma: float = 1.0) -> Tensor:
+    return median + sigma * torch.tan(math.pi * (draws.inner_uniform(shape) - 0.5))
+
+
+def _geometric_numbers(draws: Draws, shape: Sequence[int], p: float) -> Tensor:
+    return (draws.inner_uniform(shape).log() / (math.log1p(-p) if p < 1 else -math.inf)).ceil().clamp_min(1)
+
+
+def _bernoulli_numbers(draws: Draws, shape: Sequence[int], p: float | Tensor = 0.5) -> Tensor:
+    return draws.uniform(shape) < p
+
+
+def _normal_(draws: Draws, input: Tensor, mean: float = 0.0, std: float = 1.0, generator: None = None) -> Tensor:
+    return input.copy_(_normals(draws, input.shape, input.dtype).to(input.dtype) * std + mean)
+
+
+def _initialise(numbers: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A function of `torch.nn.init`, which fills parameters, too."""
+
+    def filled(draws: Draws, tensor: Tensor, *, generator: None = None, **kwargs: float) -> Tensor:
+        with torch.no_grad():
+            return tensor.copy_(numbers(draws, tensor.shape, **kwargs))
+
+    return filled
+
+
+def _random_(draws: Draws, input: Tensor, *bounds: int | None, to: int | None = None, **_: None) -> Tensor:
+    """``Tensor.random_([low,] to)``: without an upper bound, up to what the type holds exactly."""
+    if to is None:
+        low, to = (0, *bounds) if len(bounds) == 1 else bounds or (0, None)
+    else:
+        low = bounds[0] if bounds else 0
+    return input.copy_(draws.integers(input.shape, low or 0, 1 + _largest(input.dtype) if to is None else to))
+
+
+def _largest(dtype: torch.dtype) -> int:
+    if dtype.is_floating_point:
+        return int(2 / torch.finfo(dtype).eps)
+    return 1 if dtype is torch.bool else torch.iinfo(dtype).max
+
+
+ANSWERS: dict[Any, Callable[..., Any]] = {
     F.dropout: _dropout,
-    F.dropout1d: _feature_dropout,
-    F.dropout2d: _feature_dropout,
-    F.dropout3d: _feature_dropout,
+    F.dropout1d: _channels(1),
+    F.dropout2d: _channels(2),
+    F.dropout3d: _channels(3),
     F.alpha_dropout: _alpha_dropout,
+    F.feature_alpha_dropout: _feature_alpha_dropout,
     torch.dropout: _dropout,
-    torch.rand_like: _rand_like,
-    torch.randn_like: _randn_like,
+    torch.dropout_: _in_place(_dropout),
+    torch.native_dropout: _native_dropout,
+    torch.feature_dropout: _feature_dropout,
+    torch.feature_dropout_: _in_place(_feature_dropout),
+    torch.alpha_dropout: _alpha_dropout,
+    torch.alpha_dropout_: _in_place(_alpha_dropout),
+    torch.feature_alpha_dropout: _feature_alpha_dropout,
+    torch.feature_alpha_dropout_: _in_place(_feature_alpha_dropout),
+    F.rrelu: _rrelu,
+    torch.rrelu: _rrelu,
+    torch.rrelu_: _in_place(_rrelu),
+    F.scaled_dot_product_attention: _attention,
+    **{f: _fractional_pool(f, 2) for f in (F.fractional_max_pool2d, F.fractional_max_pool2d_with_indices)},
+    **{f: _fractional_pool(f, 3) for f in (F.fractional_max_pool3d, F.fractional_max_pool3d_with_indices)},
     torch.rand: _rand,
+    torch.rand_like: _rand_like,
     torch.randn: _randn,
+    torch.randn_like: _randn_like,
+    torch.randint: _randint,
+    torch.randint_like: _randint_like,
+    torch.randperm: _randperm,
+    torch.normal: _normal,
+    torch.bernoulli: _bernoulli,
+    Tensor.bernoulli: _bernoulli,
+    torch.multinomial: _multinomial,
+    Tensor.multinomial: _multinomial,
+    Tensor.uniform_: _fill(_uniform_numbers),
+    Tensor.normal_: _normal_,
+    Tensor.log_normal_: _fill(_log_normal_numbers),
+    Tensor.exponential_: _fill(_exponential_numbers),
+    Tensor.cauchy_: _fill(_cauchy_numbers),
+    Tensor.geometric_: _fill(_geometric_numbers),
+    Tensor.bernoulli_: _fill(_bernoulli_numbers),
+    Tensor.random_: _random_,
+    nn.init.uniform_: _initialise(lambda draws, shape, a, b: _uniform_numbers(draws, shape, a, b)),
+    nn.init.normal_: _initialise(_normal_numbers),
 }
-
-
-class Listener(TorchFunctionMode):
-    """Records whether a forward pass calls random functions, and why `Draws` refuses one of them."""
-
-    heard = False
-    refusal = ""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        self.refusal = self.refusal or _refusal(func, args, kwargs)
-        self.heard = self.heard or func in _REPLACED
-        return func(*args, **kwargs)
+# Functions that draw nothing, but make a tensor that may be filled with random numbers.
+_MAKERS: dict[Any, Callable[..., Tensor]] = {f: _own(f) for f in (torch.empty, torch.zeros, torch.ones, Tensor.new)}
 
 
 class MaskedStatistics(TorchFunctionMode):

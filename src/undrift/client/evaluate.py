@@ -44,7 +44,7 @@ def totals(learner: Learner, weights: Weights, test: Samples, keep_outputs: bool
     block, kept = _block(learner, weights.buffers), []
     for inputs, target in zip(*(part.split(block) for part in test), strict=True):
         output = learner.alone.outputs(weights.params, weights.buffers, inputs)
-        total[0] += learner.sample_loss(output, target).double().sum()
+        total[0] += learner.evaluation_losses(output, target).double().sum()
         if scores_classes(output, target):
             total[1] += (output.argmax(-1) == target).sum()
             total[2] += (target != IGNORED).sum()

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import NamedTuple
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from undrift.accelerate import convolution, onednn, recurrence
-from undrift.client.draws import Draws, Listener, MaskedStatistics
+from undrift.client.draws import Draws, MaskedStatistics
 from undrift.client.layout import Layout
 from undrift.core import torch_private
-from undrift.core.random import Key
+from undrift.core.random import Key, Stream
 from undrift.core.tree import Tree
 from undrift.data.text import IGNORED
 
@@ -37,6 +37,14 @@ class Losses(NamedTuple):
 
 
 Loss = Callable[[Tree, Batch], Losses]
+
+
+class Trial(NamedTuple):
+    """What was found by calling a module and a loss with a few samples."""
+
+    draws_numbers: bool  # random functions are called in training
+    draws_in_evaluation: bool  # random numbers are drawn in evaluation, too
+    writes_inputs: bool  # the module changes the samples that it is given
 
 
 def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
@@ -76,7 +84,7 @@ class Learner:
         self.layout = Layout.of(self.module)
         if not self.layout.names:
             raise ValueError(f"the model {type(module).__name__} has no trainable parameters")
-        self._loss: SampleLoss = loss or cross_entropy
+        self.loss: SampleLoss = loss or cross_entropy
         self.classifies = loss is None
         self.parameters: Tree = {k: p.detach().clone() for k, p in self.module.named_parameters() if p.requires_grad}
         self.buffers: Tree = {k: b.detach().clone() for k, b in self.module.named_buffers()}
@@ -86,7 +94,9 @@ class Learner:
         if normalise is not None:
             mean, std = (torch.tensor(v, dtype=self.dtype, device=device).view(-1, 1, 1) for v in normalise)
             self.normalise = mean, std
-        self.draws_numbers, self.refusal, self._channels_last = False, "", False  # set by `listen`
+        # Set by `listen`.
+        self.draws_numbers = self.draws_in_evaluation = self._writes_inputs = self._channels_last = False
+        self.evaluation_key = Key(0, 0, torch.tensor(0, device=device))  # for models that draw when they are evaluated
         self._channels_last_inputs = False  # inputs are given to the module with their channels last
         self.normalises = any(torch_private.is_batch_norm(m) for m in self.module.modules())
         self._own(self.module)
@@ -97,15 +107,16 @@ class Learner:
                     "put nn.Dropout between single-layer networks instead"
                 )
 
-    def listen(self, x: Tensor) -> None:
-        """Detect, by one forward pass in training mode, which random functions the module calls, whether they can be
-        made reproducible, and whether it accepts images channels last."""
+    def listen(self, x: Tensor, trial: Trial) -> None:
+        """Learn from a trial what training and evaluating the module needs."""
+        self.draws_numbers, self.draws_in_evaluation = trial.draws_numbers, trial.draws_in_evaluation
+        self._writes_inputs = trial.writes_inputs
+        self._channels_last = self.copied()._allows_channels_last(x)
+
+    def training_output(self, params: Tree, x: Tensor) -> Any:
+        """What the module returns in training mode, whatever it is; the buffers are the initial ones."""
         self._training(True)
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            with Listener() as listener:
-                self._call(self.parameters | {k: v.clone() for k, v in self.buffers.items()}, x)
-            self._channels_last = self._allows_channels_last(x)
-        self.draws_numbers, self.refusal = listener.heard, listener.refusal
+        return self._call(params | {k: b.clone() for k, b in self.buffers.items()}, x)
 
     def _allows_channels_last(self, x: Tensor) -> bool:
         """Whether the module accepts images channels last, which convolutions on a CPU prefer.
@@ -127,11 +138,11 @@ class Learner:
         """Inputs in the model's precision; bytes become numbers between 0 and 1, whole numbers stay (tokens)."""
         if x.dtype is torch.uint8:
             return x.to(self.dtype).div_(255)
-        return x.to(self.dtype) if x.is_floating_point() else x.long()
+        return x.to(self.dtype if x.is_floating_point() else torch.int64, copy=self._writes_inputs)
 
     def sample_loss(self, output: Tensor, target: Tensor) -> Tensor:
         """One value per sample [B]; targets that are stored as small whole numbers are widened first."""
-        return self._loss(output, target if target.is_floating_point() else target.long())
+        return self.loss(output, target if target.is_floating_point() else target.long())
 
     def losses(self, params: Tree, batch: Batch) -> Losses:
         """Per-sample losses in training mode, and the buffers afterwards."""
@@ -149,7 +160,8 @@ class Learner:
                 weight = batch.x.new_ones(len(batch.x)) if batch.weight is None else batch.weight
                 modes.enter_context(MaskedStatistics(weight))
             output = self._call(params | buffers, batch.x)
-        return Losses(self.sample_loss(output, batch.y), {k: b.detach() for k, b in buffers.items()})
+            values = self.sample_loss(output, batch.y)
+        return Losses(values, {k: b.detach() for k, b in buffers.items()})
 
     def outputs(self, params: Tree, buffers: Tree | None, x: Tensor) -> Tensor:
         """Outputs in evaluation mode; without buffers, batch normalisation uses the statistics of `x`."""
@@ -159,8 +171,17 @@ class Learner:
                 if torch_private.is_batch_norm(part):
                     part.train()
         given = self.buffers if buffers is None else buffers
-        with torch.no_grad():
+        with torch.no_grad(), self._evaluation_draws(0):
             return self._call(params | {k: b.clone() for k, b in given.items()}, x)
+
+    def evaluation_losses(self, output: Tensor, target: Tensor) -> Tensor:
+        """Per-sample losses of outputs in evaluation mode."""
+        with torch.no_grad(), self._evaluation_draws(1):
+            return self.sample_loss(output, target)
+
+    def _evaluation_draws(self, step: int) -> AbstractContextManager[Any]:
+        """Every evaluation draws the same numbers, if any."""
+        return Draws(self.evaluation_key, step, Stream.EVALUATION) if self.draws_in_evaluation else nullcontext()
 
     @contextmanager
     def watch(self, module: str, side: str) -> Iterator[list[Tensor]]:
@@ -200,7 +221,7 @@ class Learner:
         # Casts are not shared between calls, which the gradients of different clients must not be, either.
         with torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False):
             output = self._output(tensors, x)
-        return output.to(self.dtype)
+        return output.to(self.dtype) if isinstance(output, Tensor) else output  # which `check_fit` refuses
 
     def _output(self, tensors: Tree, x: Tensor) -> Tensor:
         output: Tensor = self.module(x) if self._slots else functional_call(self.module, tensors, (x,))
@@ -226,7 +247,7 @@ class Learner:
         PyTorch's LSTMs, which know no `vmap`, are replaced there, and on a GPU convolutions, if `own_convolutions`.
         """
         if self._batched is None:
-            other = self._copied()
+            other = self.copied()
             recurrence.accelerate(other.module)
             other.own_convolutions = convolution.available() and convolution.accelerate(other.module)
             self._batched = other
@@ -236,14 +257,14 @@ class Learner:
         """Another learner like this one, with a module of its own, for one model at a time in another thread; made
         once. On a CPU its convolutions are laid out for speed, which `vmap` would not allow."""
         while len(self._replicas) <= number:
-            other = self._copied()
+            other = self.copied()
             if self.device.type == "cpu":
                 stacked = self.dtype is torch.float32 and not self.half and onednn.connect(other.module)
                 other._channels_last_inputs = self._channels_last and not stacked
             self._replicas.append(other)
         return self._replicas[number]
 
-    def _copied(self) -> Learner:
+    def copied(self) -> Learner:
         """Another learner like this one, with a module of its own."""
         self._put(self.parameters | self.buffers)  # in place of what the last call left there
         other = copy.copy(self)

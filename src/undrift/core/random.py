@@ -32,6 +32,8 @@ class Stream(IntEnum):
     MORE_BATCHES = 7
     PART = 8
     GROUPS = 9
+    OWN_AUGMENT = 10
+    EVALUATION = 11
 
 
 class Key(NamedTuple):
@@ -58,21 +60,21 @@ def philox(counter: tuple[Any, ...], key: tuple[Any, int]) -> tuple[Any, ...]:
     return a, b & _WORD, c, d & _WORD
 
 
-def bits(key: Key, stream: Stream, step: int, count: int) -> Tensor:
+def bits(key: Key, stream: int, step: int, count: int) -> Tensor:
     """`count` 32-bit words (int64) [..., count]; a longer draw begins with a shorter one."""
     blocks = torch.arange((count + 3) // 4, device=key.client.device)
     words = philox((blocks, step & _WORD, key.round, key.client), (key.seed, int(stream)))
     return torch.stack(torch.broadcast_tensors(*words), dim=-1).flatten(-2)[..., :count]
 
 
-def uniform(key: Key, stream: Stream, step: int, shape: tuple[int, ...]) -> Tensor:
+def uniform(key: Key, stream: int, step: int, shape: tuple[int, ...]) -> Tensor:
     """Numbers in [0, 1) with 24 bits, exact in float32 [..., *shape]."""
     words = bits(key, stream, step, math.prod(shape))
     numbers = (words >> 8).to(torch.float32) * 2.0**-24
     return numbers.reshape(*words.shape[:-1], *shape)
 
 
-def normal(key: Key, stream: Stream, step: int, shape: tuple[int, ...]) -> Tensor:
+def normal(key: Key, stream: int, step: int, shape: tuple[int, ...]) -> Tensor:
     """Standard normal numbers by Box and Muller [..., *shape]."""
     count = math.prod(shape)
     pairs = uniform(key, stream, step, (count, 2)).double()

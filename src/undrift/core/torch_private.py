@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -61,6 +62,22 @@ class _WithoutSetupContext(torch.autograd.Function):
 
 def _apply(function: type[torch.autograd.Function], *inputs: Any) -> Any:
     return function.apply(*inputs)
+
+
+def each_operation(around: Callable[[str, Callable[[], Any]], Any]) -> AbstractContextManager[Any]:
+    """Inside, PyTorch's operations are run by ``around(name, operation)``, also those of compiled modules and of
+    backward passes; where this version of PyTorch has no such hook, they are run as ever."""
+    try:
+        from torch.utils._python_dispatch import TorchDispatchMode
+    except ImportError:
+        return nullcontext()
+
+    class Around(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return around(func._schema.name.partition("::")[2], lambda: func(*args, **(kwargs or {})))
+
+    mode: AbstractContextManager[Any] = Around()  # type: ignore[no-untyped-call]
+    return mode
 
 
 def fused_lstm_cell() -> tuple[Callable[..., Any], Callable[..., Any]] | None:

@@ -68,5 +68,5 @@ def build(name: str, shape: tuple[int, ...], classes: int | None, seed: int = 0)
         )
     check.integer("classes", classes, 1)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # only the CPU's, which is restored afterwards
         return _FACTORIES[name](tuple(shape), classes)

@@ -69,7 +69,7 @@ def with_head(
         check.integer("side", side, 1)
         backbone = nn.Sequential(nn.Upsample(size=(side, side), mode="bilinear"), backbone)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # only the CPU's, which is restored afterwards
         return WithHead(backbone, _mlp([old.in_features, *hidden], classes), freeze)
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from undrift.client.draws import Listener, keyed
 from undrift.client.evaluate import Samples, scores_classes
-from undrift.client.learner import Learner
-from undrift.core.random import Key
+from undrift.client.generators import Watch, kept
+from undrift.client.learner import Learner, Trial
+from undrift.core.random import Key, Stream
 from undrift.data import augment as augmentation
 from undrift.data.augment import Augment
 from undrift.data.federated import FederatedData
@@ -23,42 +25,178 @@ def check_fit(learner: Learner, data: FederatedData, test: Samples | None) -> No
     if bad:
         raise ValueError(f"the model's parameter {bad[0]!r} is not finite")
     _check_test(data, test)
-    x, y = data.x[:2].to(learner.device), data.y[:2].to(learner.device)
-    with _refusing(f"the model does not accept samples of shape {tuple(data.x.shape[1:])}"):
-        output = learner.outputs(learner.parameters, learner.buffers, x)
-        learner.listen(torch.cat([x, x]))
-    if learner.refusal:
-        raise ValueError(learner.refusal)
-    if not isinstance(output, Tensor) or output.ndim == 0 or len(output) != len(x):
-        raise ValueError(
-            f"the model must return a tensor with one row per sample, got {_shape(output)} for {len(x)} samples"
-        )
-    if learner.classifies:
-        _check_classes(output, data.y, "")
-        if test is not None:
-            _check_classes(output, test[1], "test ")
-    with _refusing(f"the loss does not fit outputs of shape {tuple(output.shape)} and targets of {tuple(y.shape)}"):
-        values = learner.sample_loss(output, y)
-    if not isinstance(values, Tensor) or values.shape != (len(x),):
-        raise ValueError(
-            f"loss must return one value per sample, a tensor of shape ({len(x)},), got {_shape(values)}; "
-            "use reduction='none'"
-        )
+    _check_loss_module(learner.loss)
+    given = data.x[:2].to(learner.device), data.y[:2].to(learner.device)
+
+    def check_classes(output: Tensor) -> None:
+        if learner.classifies:
+            _check_classes(output, data.y, "")
+            if test is not None:
+                _check_classes(output, test[1], "test ")
+
+    with kept(learner.loss):
+        learner.listen(torch.cat([given[0]] * 2), _try(learner.copied(), given, check_classes))
 
 
 def find_augmentation(augment: Any, learner: Learner, data: FederatedData) -> Augment | None:
-    """The augmentation asked for, if it fits the samples."""
+    """The augmentation asked for, if it fits the samples; random functions that it calls are made reproducible."""
     if augment is None:
         return None
     if not isinstance(augment, str) and not callable(augment):
         raise TypeError(f"augment must be a name or a function of (x, key, step), got {augment!r}")
     found: Augment = augmentation.find(augment) if isinstance(augment, str) else augment
-    x = learner.prepare(data.x[:2].to(learner.device))
-    with _refusing(f"augment does not fit samples of shape {tuple(data.x.shape[1:])}"):
-        after = found(x, Key(0, 1, torch.tensor(0, device=learner.device)), 0)
-    if not isinstance(after, Tensor) or after.shape != x.shape:
-        raise ValueError(f"augment must keep the shape of samples, {tuple(x.shape)}, got {_shape(after)}")
-    return found
+    key, watch = Key(0, 1, torch.tensor(0, device=learner.device)), Watch(found)
+    with kept(found):
+        first, second = (_augment(found, watch, learner.prepare(data.x[:2].to(learner.device)), key) for _ in range(2))
+    _check_same(first, second)
+    return keyed(found) if first.listener.heard else found
+
+
+# Calling the user's code twice, with a few samples
+
+
+class _Pass(NamedTuple):
+    """What was seen of one pass, to be compared with another one."""
+
+    values: dict[str, list[Tensor]]  # by what they came from
+    listener: Listener
+    writes_inputs: bool = False
+
+
+def _try(learner: Learner, given: Samples, check_classes: Callable[[Tensor], None]) -> Trial:
+    """Evaluate and train twice, with a learner that is not used afterwards: the second time must be the same."""
+    watch = Watch(learner.module, learner.loss)
+    evaluated = [_evaluate(learner, watch, given, check_classes) for _ in range(2)]
+    _check_same(*evaluated)
+    more = torch.cat([given[0]] * 2), torch.cat([given[1]] * 2)  # another number of samples, more than one
+    trained = [_train(learner, watch, more) for _ in range(2)]
+    _check_same(*trained)
+    return Trial(
+        draws_numbers=trained[0].listener.heard,
+        draws_in_evaluation=evaluated[0].listener.calls > 0,
+        writes_inputs=evaluated[0].writes_inputs or trained[0].writes_inputs,
+    )
+
+
+def _evaluate(learner: Learner, watch: Watch, given: Samples, check_classes: Callable[[Tensor], None]) -> _Pass:
+    x, y = (part.clone() for part in given)
+    listener = Listener(learner.evaluation_key, 0, Stream.EVALUATION)
+    params = {k: v.clone() for k, v in learner.parameters.items()}
+    with watch("the model in evaluation mode"), _refusing(_not_accepted(x)), listener:
+        output = learner.outputs(params, learner.buffers, x)
+    _check_output(output, len(x), "")
+    check_classes(output)
+    before = output.clone()
+    with watch("the loss"), _refusing(_not_fitting(output, y)), listener, torch.no_grad():
+        values = learner.sample_loss(output, y)
+    _check_values(values, len(x))
+    _check_not_seeded(listener)
+    return _Pass({"the model": [before], "the loss": [values]}, listener, not _same(x, given[0]))
+
+
+def _train(learner: Learner, watch: Watch, given: Samples) -> _Pass:
+    x, y = (part.clone() for part in given)
+    listener = Listener(Key(0, 1, torch.tensor(0, device=learner.device)), 0)
+    points = {k: v.clone().requires_grad_() for k, v in learner.parameters.items()}
+    with torch.enable_grad():
+        with watch("the model"), _refusing(f"{_not_accepted(x)} in training mode"), listener:
+            output = learner.training_output(points, x)
+        _check_output(output, len(x), "in training mode ")
+        before = output.detach().clone()
+        with watch("the loss"), _refusing(_not_fitting(output, y)), listener:
+            values = learner.sample_loss(output, y)
+    _check_values(values, len(x))
+    _check_not_seeded(listener)
+    if not _same(y, given[1]) or not _same(output.detach(), before):
+        raise ValueError("the loss writes into the outputs or targets that it is given; let it copy them before")
+    _check_attached(output, values)
+    with watch("the backward pass"), _refusing("the loss cannot be differentiated"):
+        slopes = torch.autograd.grad(values.sum(), list(points.values()), allow_unused=True)
+    gradient = [slope.detach() for slope in slopes if slope is not None]
+    if not gradient:
+        raise ValueError(
+            "the loss depends on none of the model's trainable parameters, so that nothing would be trained"
+        )
+    passed = {"the model": [before], "the loss": [values.detach()], "the backward pass": gradient}
+    return _Pass(passed, listener, not _same(x, given[0]))
+
+
+def _augment(augment: Augment, watch: Watch, given: Tensor, key: Key) -> _Pass:
+    x, listener = given.clone(), Listener(key, 0, Stream.OWN_AUGMENT)
+    with watch("augment"), _refusing(f"augment does not fit samples of shape {tuple(x.shape[1:])}"), listener:
+        after = augment(x, key, 0)
+    if not isinstance(after, Tensor) or after.shape != given.shape:
+        raise ValueError(f"augment must keep the shape of samples, {tuple(given.shape)}, got {_shape(after)}")
+    _check_not_seeded(listener)
+    return _Pass({"augment": [after.detach().clone()]}, listener)
+
+
+# What is refused
+
+
+def _check_loss_module(loss: Any) -> None:
+    """A loss that is a module is used as it is: nothing in it is trained."""
+    if not isinstance(loss, nn.Module):
+        return
+    own = [name for name, parameter in loss.named_parameters() if parameter.requires_grad]
+    if own:
+        raise ValueError(
+            f"the loss {type(loss).__name__} has a parameter of its own, {own[0]!r}, which would not be trained; "
+            "make it a part of the model, or call requires_grad_(False)"
+        )
+
+
+def _check_output(output: Any, count: int, mode: str) -> None:
+    if not isinstance(output, Tensor) or output.ndim == 0 or len(output) != count:
+        raise ValueError(
+            f"{mode}the model must return a tensor with one row per sample, got {_shape(output)} for {count} samples"
+        )
+
+
+def _check_values(values: Any, count: int) -> None:
+    if not isinstance(values, Tensor) or values.shape != (count,):
+        raise ValueError(
+            f"loss must return one value per sample, a tensor of shape ({count},), got {_shape(values)}; "
+            "use reduction='none'"
+        )
+    if not values.is_floating_point():
+        raise ValueError(f"loss must return floating-point numbers, got {values.dtype}")
+
+
+def _check_attached(output: Tensor, values: Tensor) -> None:
+    """Detached tensors would train nothing, on some engines without an error."""
+    if not output.requires_grad:
+        why = "is detached from its parameters" if output.is_floating_point() else f"is of type {output.dtype}"
+        raise ValueError(f"the model's output {why}, so that nothing would be trained")
+    if not values.requires_grad:
+        raise ValueError("the loss is detached from the model's output, so that nothing would be trained")
+
+
+def _check_not_seeded(listener: Listener) -> None:
+    if listener.seeded:
+        raise ValueError(
+            "torch's default generator is seeded or used by the model, the loss or augment; for random numbers that "
+            "are always the same, give the function that draws them generator=torch.Generator().manual_seed(0)"
+        )
+
+
+def _check_same(first: _Pass, second: _Pass) -> None:
+    for what, tensors in first.values.items():
+        if not all(map(_same, tensors, second.values[what])):
+            raise ValueError(
+                f"{what} gives other numbers when it is called again with the same samples, so that no two runs would "
+                "give the same: it draws from a generator that undrift cannot replace, or keeps something between calls"
+            )
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are equal, but for what the order of a sum on a GPU can change."""
+    a, b = (part.to_dense() if part.layout is not torch.strided else part for part in (a, b))
+    if not (a.is_floating_point() or a.is_complex()) or not a.numel():
+        return torch.equal(a, b)
+    near = torch.finfo(a.dtype).eps ** 0.75
+    scale = float(a.detach().abs().nan_to_num(0, 0, 0).max())
+    return torch.allclose(a, b, rtol=near, atol=near * scale, equal_nan=True)
 
 
 @contextmanager
@@ -66,8 +204,17 @@ def _refusing(what: str) -> Iterator[None]:
     """What goes wrong in the user's code, in one line."""
     try:
         yield
-    except (RuntimeError, TypeError, IndexError, ValueError) as error:
-        raise ValueError(f"{what}: {str(error).strip().splitlines()[0]}") from error
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        raise ValueError(f"{what}: {lines[0] if lines else type(error).__name__}") from error
+
+
+def _not_accepted(x: Tensor) -> str:
+    return f"the model does not accept samples of shape {tuple(x.shape[1:])}"
+
+
+def _not_fitting(output: Tensor, y: Tensor) -> str:
+    return f"the loss does not fit outputs of shape {tuple(output.shape)} and targets of {tuple(y.shape)}"
 
 
 def _shape(value: Any) -> Any:
