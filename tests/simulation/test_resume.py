@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -155,6 +156,11 @@ class TestDamage:
     def test_all_of_them(self, out: Path) -> None:
         for manifest in (out / "checkpoints").glob("*/manifest.json"):
             manifest.unlink()
+        with pytest.raises(
+            ValueError, match=r"000004/manifest\.json cannot be read: .*; no checkpoint is good; remove"
+        ):
+            continued(out)
+        shutil.rmtree(out / "checkpoints")  # which looks like a run that was killed before its first checkpoint
         assert_same(continued(out), begin())
 
     def test_a_row_cut_off(self, out: Path) -> None:

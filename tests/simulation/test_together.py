@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -84,15 +86,49 @@ def test_one_that_diverges_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     agree(comparison.records[1], ud.simulate("fedavg", linear, split(0), lr=0.01, loss=squared, **SETTING))
 
 
-def test_resumed_where_each_was_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two seeds are there, of different lengths; the third is new."""
-    for seed, done in ((0, 1), (1, 3)):
-        ud.compare(["fedhbm"], module(), split, seeds=[seed], out=tmp_path, **(SETTING | {"rounds": done}))
+def test_runs_that_are_there_train_as_they_were_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeds 0 and 1 were begun together, and 2 alone; the others are new."""
+    for seeds, done in (([0, 1], 2), ([2], 3)):
+        ud.compare(["fedhbm"], module(), split, seeds=seeds, out=tmp_path, **(SETTING | {"rounds": done}))
     seen = sizes_of_groups(monkeypatch)
-    comparison = ud.compare(["fedhbm"], module(), split, seeds=3, out=tmp_path, **SETTING)
-    assert seen == [1, 2, 2, 3]  # the new one alone, with the first, ...
+    comparison = ud.compare(["fedhbm"], module(), split, seeds=5, out=tmp_path, **SETTING)
+    assert seen == [2, 2] + [1] + [2] * 4
     for record in comparison.records:
         agree(record, ud.simulate("fedhbm", module(), split(record.seed), seed=record.seed, **SETTING))
+
+
+def test_one_that_is_ahead_is_computed_with_those_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bits of a run depend on how many are computed together."""
+    whole = ud.compare(["fedhbm"], module(), split, seeds=3, out=tmp_path / "whole", **SETTING)
+    ud.compare(["fedhbm"], module(), split, seeds=3, out=tmp_path / "part", **SETTING)
+    shutil.rmtree(tmp_path / "part/fedhbm/seed-1")
+    seen = sizes_of_groups(monkeypatch)
+    repeated = ud.compare(["fedhbm"], module(), split, seeds=[2, 0, 1], out=tmp_path / "part", **SETTING)
+    assert seen == [3] * 4
+    expected, found = (comparison.curves().drop(columns="seconds") for comparison in (whole, repeated))
+    pd.testing.assert_frame_equal(found, expected, check_exact=True)
+
+
+def test_runs_that_are_left_out_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def stop(row: dict[str, Any], run: ud.Run) -> None:
+        if run.rounds == 2:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        ud.compare(["fedhbm"], module(), split, seeds=3, out=tmp_path, callbacks=[stop], **SETTING)
+    comparison = ud.compare(["fedhbm"], module(), split, seeds=2, out=tmp_path, **SETTING)
+    assert "3 runs were begun together and 2 are continued" in caplog.text
+    agree(comparison.records[0], ud.simulate("fedhbm", module(), split(0), seed=0, **SETTING))
+
+
+@pytest.mark.parametrize("ending", [{"patience": 1}, {"callbacks": [lambda row, run: run.rounds == 2]}])
+def test_what_has_ended_stays_so(ending: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = ud.compare(["fedhbm"], module(), split, seeds=2, out=tmp_path, lr=1e-9, **SETTING | ending)
+    assert [len(r.history) for r in first.records] == [2, 2]
+    seen = sizes_of_groups(monkeypatch)
+    again = ud.compare(["fedhbm"], module(), split, seeds=2, out=tmp_path, lr=1e-9, **SETTING | ending)
+    assert not seen
+    pd.testing.assert_frame_equal(first.curves(), again.curves())
 
 
 def test_other_samples_train_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from undrift.cli.help import CommandWithSettings, examples
 from undrift.cli.options import AsJson, Clients, ConfigFile, Data, Model, Out, Partition, Rounds, Settings
-from undrift.cli.results import free_directory, show_comparison, show_defaults
+from undrift.cli.results import output_directory, show_comparison, show_defaults
 
 
 def register(app: typer.Typer) -> None:
@@ -68,19 +68,19 @@ def compare(
     first_seed = arguments.pop("seed")
     if learning_rates is not None:
         arguments["lr"] = learning_rates
-    home = out or free_directory(f"compare-{configuration.data['name']}")
-    try:
-        comparison = ud.compare(
-            dict(zip(labels, chosen, strict=True)),
-            configuration.model,
-            configuration.federation,
-            seeds=_seeds(seeds, first_seed),
-            out=home,
-            **arguments,
-        )
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"interrupted; resume with the same command and --out {home}") from None
-    show_comparison(comparison, home, f"{configuration.data['name']}: {', '.join(labels)}", as_json)
+    with output_directory(out, f"compare-{configuration.data['name']}") as home:
+        try:
+            comparison = ud.compare(
+                dict(zip(labels, chosen, strict=True)),
+                configuration.model,
+                configuration.federation,
+                seeds=_seeds(seeds, first_seed),
+                out=home,
+                **arguments,
+            )
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"interrupted; resume with the same command and --out {home}") from None
+        show_comparison(comparison, home, f"{configuration.data['name']}: {', '.join(labels)}", as_json)
     show_defaults(configuration, as_json)
 
 

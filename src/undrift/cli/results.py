@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +24,42 @@ if TYPE_CHECKING:
     from undrift.simulation.run import Run
 
 
-def free_directory(name: str) -> Path:
-    """The first directory runs/NAME-N that does not exist."""
-    return next(path for path in (Path("runs") / f"{name}-{n}" for n in count(1)) if not path.exists())
+RUNS = Path("runs")  # where results go unless said otherwise
+
+
+@contextmanager
+def output_directory(given: Path | None, name: str) -> Iterator[Path]:
+    """The directory that was given, or the first runs/NAME-N that is free, which no other process gets then.
+
+    If nothing is written to it, because something is wrong, it goes again.
+    """
+    if given is not None:
+        yield given
+        return
+    existed = RUNS.exists()
+    home = _reserved(name)
+    try:
+        yield home
+    finally:
+        with suppress(OSError):  # not empty
+            home.rmdir()
+            if not existed:
+                RUNS.rmdir()
+
+
+def _reserved(name: str) -> Path:
+    number = 1
+    while True:
+        RUNS.mkdir(exist_ok=True)
+        home = RUNS / f"{name}-{number}"
+        try:
+            home.mkdir()
+        except FileExistsError:
+            number += 1
+        except FileNotFoundError:  # another process has just removed the folder, which it had no use for
+            continue
+        else:
+            return home
 
 
 def show_defaults(configuration: Configuration, as_json: bool) -> None:

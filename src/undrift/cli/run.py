@@ -10,7 +10,7 @@ import typer
 from undrift.cli.console import print_markup
 from undrift.cli.help import CommandWithSettings, examples
 from undrift.cli.options import AsJson, Clients, ConfigFile, Data, Model, Out, Partition, Rounds, Settings
-from undrift.cli.results import free_directory, show_comparison, show_defaults, train
+from undrift.cli.results import output_directory, show_comparison, show_defaults, train
 
 if TYPE_CHECKING:
     from undrift.profile import Profile
@@ -64,14 +64,14 @@ def run(
     chosen = find_algorithm(sections)
     arguments = configuration.arguments
     federation = configuration.federation(arguments["seed"])
-    home = out or free_directory(f"{chosen.name()}-{configuration.data['name']}")
-    profiler = _profile(home, arguments["rounds"]) if profile else None
+    with output_directory(out, f"{chosen.name()}-{configuration.data['name']}") as home:
+        profiler = _profile(home, arguments["rounds"]) if profile else None
 
-    def simulate() -> Run:
-        callbacks = [] if profiler is None else [profiler]
-        return ud.simulate(chosen, configuration.model, federation, callbacks=callbacks, out=home, **arguments)
+        def simulate() -> Run:
+            callbacks = [] if profiler is None else [profiler]
+            return ud.simulate(chosen, configuration.model, federation, callbacks=callbacks, out=home, **arguments)
 
-    train(simulate, as_json, profiler)
+        train(simulate, as_json, profiler)
     show_defaults(configuration, as_json)
 
 
@@ -87,11 +87,11 @@ def _example(out: Path | None, as_json: bool) -> None:
     from undrift.cli import example
 
     torch.set_num_threads(1)  # the matrices are so small that several threads would mostly wait for each other
-    home = out or free_directory("demo")
-    if not as_json:
-        print_markup(example.ABOUT)
-    try:
-        comparison = example.compare_both(home)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt from None  # there is nothing worth resuming
-    show_comparison(comparison, home, "FedAvg and FedHBM on handwritten digits", as_json)
+    with output_directory(out, "demo") as home:
+        if not as_json:
+            print_markup(example.ABOUT)
+        try:
+            comparison = example.compare_both(home)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt from None  # there is nothing worth resuming
+        show_comparison(comparison, home, "FedAvg and FedHBM on handwritten digits", as_json)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from torch import nn
 
 from undrift.core import check
 from undrift.core.check import nearest
+from undrift.core.log import notice
 from undrift.data import FederatedData
 from undrift.methods.algorithm import Algorithm
 from undrift.reporting import report
@@ -22,6 +24,7 @@ from undrift.reporting.figures import summarise
 from undrift.reporting.record import Record, history_frame
 from undrift.simulation.arguments import Objects
 from undrift.simulation.callbacks import Callback, CallbackLike, as_callbacks
+from undrift.simulation.describe import read_options
 from undrift.simulation.loop import train
 from undrift.simulation.options import Options
 from undrift.simulation.prepare import find_algorithm, prepare, with_engine
@@ -65,21 +68,36 @@ class Comparison:
         records = [record for _, record in found]
         if len({(record.label, record.seed) for record in records}) < len(records):
             records = [record._replace(label=f"{record.label} ({path})") for path, record in found]
-        targets = {record.config["options"]["target"] for record in records}
+        targets = {record.config["options"].get("target") for record in records}
         return cls(records, targets.pop() if len(targets) == 1 else None)
+
+
+class _Key(NamedTuple):
+    """What tells the runs of one algorithm apart."""
+
+    lr: float
+    seed: int
+
+
+class _Place(NamedTuple):
+    """A run of a comparison before it is prepared."""
+
+    label: str
+    home: Path | None
+    options: Options
+    stored: RunDirectory | None  # of a run that is there already
+    group: tuple[_Key, ...]  # with which runs it trains; empty if that is not decided yet
+
+    @property
+    def key(self) -> _Key:
+        return _Key(self.options.lr, self.options.seed)
 
 
 class _Planned(NamedTuple):
     """A run of a comparison, ready to start or to be resumed."""
 
-    label: str
+    place: _Place
     experiment: Experiment
-    home: Path | None
-
-    def open(self) -> Run:
-        if self.home is None or not (self.home / "config.json").exists():
-            return start(self.experiment, self.home, self.label)
-        return reopen(self.experiment, RunDirectory.open(self.home))
 
 
 def compare(
@@ -98,8 +116,9 @@ def compare(
 
     `algorithms` maps labels to names or instances; `data` may be a function of the seed; of several learning rates
     each makes a row of its own. Runs of one algorithm train together, as one larger cohort, where that is faster.
-    With `out`, every run is kept in ``out/LABEL/seed-S``; runs that are there already are not repeated. A run that
-    diverges is recorded, and the others are trained all the same.
+    With `out`, every run is kept in ``out/LABEL/seed-S``; runs that are there already are not repeated. A comparison
+    that was interrupted and is repeated gives the same bits as one that was not. A run that diverges is recorded, and
+    the others are trained all the same.
     """
     labelled, chosen, watching = _labelled(algorithms), _seeds(seeds), as_callbacks(callbacks)
     rates = list(lr) if isinstance(lr, Sequence | np.ndarray) else [lr]
@@ -108,6 +127,7 @@ def compare(
     objects, plain = _separated(options)
     federations = {seed: data(seed) if callable(data) else data for seed in chosen}
     each = [Options(**plain | {"lr": rate, "seed": seed}) for rate in rates for seed in chosen]
+    places = {label: _places(label, each, len(rates), out) for label in labelled}
     planned: dict[str, list[_Planned]] = {}
     shared: dict[int, Setup] = {}
     records: list[Record] = []
@@ -115,19 +135,44 @@ def compare(
     with overall_bar(f"{count} runs", count * each[0].rounds):
         for label, algorithm in labelled.items():
             planned[label] = []
-            for settings in each:
-                seed = settings.seed
+            for place in places[label]:
+                seed = place.options.seed
                 given = Objects(algorithm, model, federations[seed], test, **objects)
-                name = label if len(rates) == 1 else f"{label}, lr {settings.lr:g}"
-                home = None if out is None else Path(out) / _slug(name) / f"seed-{seed}"
                 like = shared.get(seed) or next(iter(shared.values()), None)
-                experiment = _prepared(label, given, _stored(home, settings), like)
+                experiment = _prepared(label, given, place.options, like)
                 shared.setdefault(seed, experiment)
-                planned[label].append(_Planned(name, experiment, home))
+                planned[label].append(_Planned(place, experiment))
         for runs in planned.values():
-            records += _trained(runs, watching)
-    order = list(dict.fromkeys(plan.label for runs in planned.values() for plan in runs))
+            for group in _groups(runs):
+                records += _finished(group, watching)
+    order = list(dict.fromkeys(plan.place.label for runs in planned.values() for plan in runs))
     return Comparison(sorted(records, key=lambda r: (order.index(r.label), r.seed)), each[0].target)
+
+
+def _places(label: str, each: Sequence[Options], rates: int, out: str | Path | None) -> list[_Place]:
+    """The runs of one algorithm, with the options that those in `out` were begun with."""
+    places = []
+    for options in each:
+        name = label if rates == 1 else f"{label}, lr {options.lr:g}"
+        home = None if out is None else Path(out) / _slug(name) / f"seed-{options.seed}"
+        stored = None
+        group: tuple[_Key, ...] = ()
+        if home is not None and (home / "config.json").exists():
+            stored = RunDirectory.open(home)
+            options = _stored(stored, options)
+            key = _Key(options.lr, options.seed)
+            group = found if key in (found := _stored_group(stored)) else (key,)
+        places.append(_Place(name, home, options, stored, group))
+    return [place if place.group else _joined(place, places) for place in places]
+
+
+def _joined(place: _Place, others: Sequence[_Place]) -> _Place:
+    """A run that is not there yet, as a member of the group that others were begun in, and computed as they are."""
+    for other in others:
+        if place.key in other.group:
+            options = replace(place.options, engine=other.options.engine, device=other.options.device)
+            return place._replace(group=other.group, options=options)
+    return place
 
 
 def _prepared(label: str, objects: Objects, options: Options, like: Setup | None) -> Experiment:
@@ -138,46 +183,79 @@ def _prepared(label: str, objects: Objects, options: Options, like: Setup | None
         raise ValueError(f"{label}: {error}") from error
 
 
-def _trained(planned: Sequence[_Planned], callbacks: Sequence[Callback]) -> list[Record]:
-    """Train the runs of one algorithm, as many together as the engine has room for."""
-    records: list[Record] = []
-    group: list[_Planned] = []
+def _groups(planned: Sequence[_Planned]) -> list[list[_Planned]]:
+    """What trains together: those begun together, in their order; of the others as many as the engine has room for."""
+    begun: dict[tuple[_Key, ...], list[_Planned]] = {}
+    new: list[list[_Planned]] = []
     for plan in planned:
-        first = group[0].experiment if group else plan.experiment
-        if len(group) == capacity(plan.experiment) or not can_train_together(first, plan.experiment):
-            records += _finished(group, callbacks)
-            group = []
-        group.append(plan)
-    return records + _finished(group, callbacks)
+        if plan.place.group:
+            begun.setdefault(plan.place.group, []).append(plan)
+        elif (
+            new
+            and len(new[-1]) < capacity(plan.experiment)
+            and can_train_together(new[-1][0].experiment, plan.experiment)
+        ):
+            new[-1].append(plan)
+        else:
+            new.append([plan])
+    for keys, members in begun.items():
+        members.sort(key=lambda plan, keys=keys: keys.index(plan.place.key))  # type: ignore[misc]
+    return [*(part for group in begun.values() for part in _compatible(group)), *new]
+
+
+def _compatible(group: list[_Planned]) -> list[list[_Planned]]:
+    """The group, or each of its runs alone if their samples are no longer shared."""
+    if all(can_train_together(group[0].experiment, plan.experiment) for plan in group):
+        return [group]
+    return [[plan] for plan in group]
 
 
 def _finished(group: Sequence[_Planned], callbacks: Sequence[Callback]) -> list[Record]:
-    runs = [plan.open() for plan in group]
-    train(runs, callbacks, "stop")
-    return [run.record for run in runs]
+    """Train runs together; all of them are opened and checked before the first one changes its directory."""
+    begun = group[0].place.group
+    keys = begun or tuple(plan.place.key for plan in group)
+    runs: dict[_Key, Run] = {}
+    with ExitStack() as stack:
+        for place, experiment in sorted(group, key=lambda plan: plan.place.stored is None):
+            if place.stored is None:
+                members = [key._asdict() for key in keys]
+                runs[place.key] = stack.enter_context(start(experiment, place.home, place.label, members))
+            else:
+                stack.enter_context(place.stored.writing())
+                runs[place.key] = reopen(experiment, place.stored)
+        ordered = [runs[plan.place.key] for plan in group]
+        if len(group) < len(begun) and any(run.rounds < run.options.rounds and not run.ended for run in ordered):
+            notice(
+                f"{ordered[0].label}: {len(begun)} runs were begun together and {len(group)} are continued; "
+                "their results are the same to rounding"
+            )
+        train(ordered, callbacks, "stop")
+    return [run.record for run in ordered]
 
 
-def _stored(home: Path | None, options: Options) -> Options:
+def _stored_group(directory: RunDirectory) -> tuple[_Key, ...]:
+    """The runs that a stored one was begun with; none if it was begun alone."""
+    try:
+        return tuple(_Key(float(member["lr"]), int(member["seed"])) for member in directory.config.get("group", ()))
+    except (TypeError, KeyError, ValueError):
+        raise ValueError(f"{directory.path} has a configuration whose group cannot be read") from None
+
+
+def _stored(directory: RunDirectory, options: Options) -> Options:
     """The options of a run that is there already, which may be given more rounds; others must be the same."""
-    if home is None or not (home / "config.json").exists():
-        return options
-    stored = Options(**RunDirectory.open(home).config["options"])
+    stored = read_options(directory)
     given = json.loads(json.dumps(asdict(options)))  # tuples become lists, as in the file
     for key, value in asdict(stored).items():
         if key not in ("rounds", "engine", "device") and value != given[key]:
+            home = directory.path
             raise ValueError(f"{home} was begun with {key}={value!r}, not {given[key]!r}; choose another directory")
     return replace(stored, rounds=options.rounds)
 
 
 def read_record(directory: RunDirectory) -> Record:
-    config = directory.config
-    return Record(
-        config["label"],
-        config["options"]["seed"],
-        history_frame(directory.rows()),
-        config=config,
-        environment=directory.environment,
-    )
+    config, options = directory.config, read_options(directory)
+    rows = history_frame(directory.rows())
+    return Record(config["label"], options.seed, rows, config=config, environment=directory.environment)
 
 
 def _labelled(algorithms: Mapping[str, str | Algorithm] | Sequence[str]) -> dict[str, Algorithm]:

@@ -16,7 +16,9 @@ from undrift.methods.codec import CODECS, Codec
 from undrift.methods.plugin import Plugin
 from undrift.plugins import available as available_plugins
 from undrift.simulation.arguments import Objects
+from undrift.simulation.options import Options
 from undrift.storage import fingerprint
+from undrift.storage.directory import RunDirectory
 from undrift.storage.fingerprint import is_fingerprint
 
 Description = dict[str, Any]
@@ -66,9 +68,23 @@ def _kind_of(value: Plugin | Codec) -> dict[str, str]:
     return fingerprint.of_callable(type(value)) if name is None else {"name": name}
 
 
-def restore(stored: Description, given: Mapping[str, Any]) -> Objects:
+def read_options(directory: RunDirectory) -> Options:
+    """The options of a stored run."""
+    try:
+        return Options(**directory.config["options"])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{directory.path} has options that this version cannot use: {error}") from None
+
+
+def restore(directory: RunDirectory, given: Mapping[str, Any]) -> Objects:
     """The objects of a stored run: those `given`, and by name what was given by name."""
-    stored = _LATER | stored
+    try:
+        return _restored(_LATER | directory.config, given)
+    except (KeyError, TypeError, AttributeError) as error:  # a configuration that was edited before it had a checksum
+        raise ValueError(f"{directory.path} has a configuration that cannot be used: {error!r}") from None
+
+
+def _restored(stored: Description, given: Mapping[str, Any]) -> Objects:
     algorithm = given.get("algorithm") or _algorithm(stored["algorithm"])
     return Objects(
         algorithm,
@@ -86,7 +102,7 @@ def restore(stored: Description, given: Mapping[str, Any]) -> Objects:
 
 def check_same(stored: Description, now: Description) -> None:
     for part, description in now.items():
-        before = (_LATER | stored)[part]
+        before = (_LATER | stored).get(part)
         if not _equal(part, before, description):
             raise ValueError(f"the given {part} is not the one this run was started with")
 
@@ -94,7 +110,9 @@ def check_same(stored: Description, now: Description) -> None:
 def _equal(part: str, before: Any, now: Any) -> bool:
     if part != "algorithm":
         return bool(before == now)
-    return before["name"] == now["name"] and _unnamed(before["options"]) == _unnamed(now["options"])
+    if not isinstance(before, Mapping) or not isinstance(before.get("options"), Mapping):
+        return False
+    return before.get("name") == now["name"] and _unnamed(before["options"]) == _unnamed(now["options"])
 
 
 def _unnamed(options: Mapping[str, Any]) -> dict[str, Any]:

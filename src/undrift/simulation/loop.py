@@ -28,10 +28,13 @@ class Interrupted(KeyboardInterrupt):
 
 
 def train(runs: Sequence[Run], callbacks: Sequence[Callback], on_divergence: str) -> None:
-    """Train a run, or several that can train together, to the end. Those that are equally far share their rounds."""
+    """Train a run, or several that train together, to the end."""
     first = runs[0]
     if first.options.patience is not None:
-        callbacks = (*callbacks, EarlyStopping(first.options.patience))
+        patience = EarlyStopping(first.options.patience)
+        callbacks = (*callbacks, patience)
+        for run in runs:  # that may have ended before
+            run.ended = run.ended or (bool(run.rows) and patience.round(run.rows[-1], run))
     label = first.label if len(runs) == 1 else f"{first.label} × {len(runs)}"
     with (
         arithmetic(first.precision),
@@ -40,6 +43,8 @@ def train(runs: Sequence[Run], callbacks: Sequence[Callback], on_divergence: str
         progress_bar(label, first.options.rounds, len(runs)) as tick,
         _watched(runs, callbacks),
     ):
+        for run in runs:
+            run.settle()
         tick(min(run.rounds for run in runs), None)
         for done, row in rounds(runs, callbacks, on_divergence):
             tick(done, row)
@@ -54,17 +59,24 @@ def train(runs: Sequence[Run], callbacks: Sequence[Callback], on_divergence: str
 def rounds(
     runs: Sequence[Run], callbacks: Sequence[Callback], on_divergence: str
 ) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """Train round after round, as far as it is iterated; yields how many are done, and the row of one of the runs."""
-    total, training = runs[0].options.rounds, list(runs)
+    """Train round after round, as far as it is iterated; yields how many are done, and the row of one of the runs.
+
+    Runs that are further along than others (after an interruption) are computed again with those that are behind, and
+    the result is thrown away: the bits of a run depend on how many train together, though not on their values.
+    """
+    total, training = runs[0].options.rounds, [run for run in runs if not run.ended]
     group: list[Run] = []
     while training := [run for run in training if run.rounds < total and not run.reached_target]:
         done, row = min(run.rounds for run in training), None
-        if group != (behind := [run for run in training if run.rounds == done]):
-            group, runner = behind, RoundRunner([run.experiment for run in behind])
+        behind = [run for run in training if run.rounds == done]
+        if group != (together := [run for run in runs if run in behind or run.rounds > done]):
+            group, runner = together, RoundRunner([run.experiment for run in together])
         started = time.perf_counter()
         results = runner.run([run.memory for run in group], done + 1)
         seconds = (time.perf_counter() - started) / len(group)
         for run, result in zip(group, results, strict=True):
+            if run not in behind:
+                continue
             try:
                 row = run.keep(result, seconds)
             except DivergenceError:
@@ -72,10 +84,12 @@ def rounds(
                     raise
                 training.remove(run)
                 continue
-            run.save_if_due()
             wishes = [callback.round(row, run) for callback in callbacks]  # all are called, whatever the first one says
             if any(wishes):
                 training.remove(run)
+                run.end()
+            else:
+                run.save_if_due()
         yield done + 1, row
 
 

@@ -27,7 +27,7 @@ from undrift.simulation.options import Options
 from undrift.simulation.round import Memory, RoundResult
 from undrift.simulation.setup import Experiment
 from undrift.storage.arena import Space
-from undrift.storage.directory import RunDirectory, write_json
+from undrift.storage.directory import Found, RunDirectory
 from undrift.storage.states import ClientStates, Ids
 
 _SAVING_SHARE = 0.05  # checkpoints may take this part of the time
@@ -72,6 +72,8 @@ class Run:
         self._taken_part = np.zeros(population, dtype=np.int64)  # rounds, of every client
         self._saved_at, self._save_seconds, self._saved_bytes = time.monotonic(), 0.0, 0
         self._checkpoint: Path | None = None
+        self._found: Found | None = None  # what the run continues from, until the directory has been put in order
+        self.ended = False  # by a callback, or because the accuracy no longer improves
         self._accuracies: tuple[int, pd.Series[float]] | None = None  # of clients' own models, after which round
 
     # results
@@ -205,8 +207,8 @@ class Run:
         } | dict.fromkeys(self._experiment.metrics, math.nan)
         if len(wrong):
             row["seconds"] = time.perf_counter() - started
+            checkpoint = self.save()  # before the row, which is no part of it
             self._keep_row(row)
-            checkpoint = self.save() if self.rounds else None
             raise DivergenceError(number, wrong.tolist(), checkpoint, self)
         with mark(Part.COHORT):
             self._keep(result)
@@ -230,7 +232,7 @@ class Run:
             return
         self.environment = self.environment | {"states": places}
         if self._directory is not None:
-            write_json(self._directory.path / "environment.json", self.environment)
+            self._directory.write_environment(self.environment)
         if "on disk" in self._kept:
             notice(f"{self.label}: client states fill the memory; further ones go to disk, in {self._space.home}")
 
@@ -255,11 +257,20 @@ class Run:
 
     def save(self) -> Path | None:
         """Write a checkpoint of the last good round, if there is a run directory and it has none yet."""
-        if self._directory is None or self._checkpoint == self._directory.checkpoint(self.rounds):
+        if self._directory is None or not self.rounds or self._checkpoint == self._directory.checkpoint(self.rounds):
             return self._checkpoint
+        return self._save(self._directory)
+
+    def end(self) -> None:
+        """Put on record that the run ends here, before its last round."""
+        self.ended = True
+        if self._directory is not None:
+            self._save(self._directory)
+
+    def _save(self, directory: RunDirectory) -> Path:
         started = time.monotonic()
         with mark(Part.SAVING):
-            self._checkpoint = self._directory.save(self.rounds, self._parts())
+            self._checkpoint = directory.save(self.rounds, self._parts(), ended=self.ended)
         self._saved_at, self._saved_bytes = time.monotonic(), self._bytes
         self._save_seconds = self._saved_at - started
         return self._checkpoint
@@ -287,14 +298,14 @@ class Run:
             yield {"clients": clients, "ledger": ledger}
 
     def restore(self) -> None:
-        """Go back to the newest checkpoint of the run directory, or to the start."""
+        """Go back to the newest good checkpoint of the run directory, or to the start. Nothing changes on disk yet."""
         assert self._directory is not None
-        found = self._directory.load()
-        if found is None:
-            self._rows = self._directory.rewind(0)
+        found = self._found = self._directory.find()
+        if found.checkpoint is None:
             return
-        number, parts = found
-        for part in parts:
+        for number, part in enumerate(found.checkpoint.parts()):
+            if misfit := self._misfit(part, first=number == 0):
+                raise ValueError(f"{found.checkpoint.path} is not of this algorithm and model: {misfit}")
             # Copies are aligned as those of a run that never stopped, on which the last bit of a product may depend.
             memory = tree.map_nest(lambda v: v.to(self._experiment.learner.device, copy=True), part)
             if "server" in memory:
@@ -304,9 +315,62 @@ class Run:
             for states, name in ((self._states, "clients"), (self._ledger, "ledger")):
                 if name in memory:
                     states.scatter(part[name]["ids"].numpy(), tree.ordered_like(memory[name]["states"], states.initial))
-        self._rows = self._directory.rewind(number)
-        self._checkpoint = self._directory.checkpoint(number)
+        self._rows, self.ended = found.rows, found.checkpoint.ended
+        self._checkpoint = found.checkpoint.path
+
+    def settle(self) -> None:
+        """Put the run directory in order before the first round: what comes after the checkpoint is dropped."""
+        if self._directory is None or self._found is None:
+            return
+        found, self._found = self._found, None
+        for problem in found.problems:
+            notice(f"{self.label}: {problem}")
+        if found.checkpoint is None:
+            notice(f"{self.label}: {self.out} has no checkpoint yet; the run starts again at round 1")
+        elif found.problems:
+            notice(f"{self.label}: continues from the checkpoint {found.checkpoint.path}")
+        self._directory.go_back_to(found)
+        self._directory.change_rounds(self.options.rounds)
         self._note_places()
+
+    def _misfit(self, part: State, first: bool) -> str:
+        """What of a part of a checkpoint the algorithm and the model do not have; empty if it fits."""
+        if ("server" in part) != first or ("taken_part" in part) != first:
+            return "the server's state is not where it should be"
+        if first and (wrong := _difference(part["server"], self._server)):
+            return f"{wrong} of the server's state"
+        population = len(self._taken_part)
+        if first and not _are_clients(part["taken_part"], population, columns=2):
+            return "taken_part"
+        for states, name in ((self._states, "clients"), (self._ledger, "ledger")):
+            mine = part.get(name, {})
+            if not mine:
+                continue
+            if not _are_clients(mine.get("ids"), population):
+                return f"the ids of {name}"
+            if wrong := _difference(mine.get("states", {}), tree.repeat(states.initial, len(mine["ids"]))):
+                return f"{wrong} of the states of {name}"
+        return ""
+
+
+def _difference(nest: State, like: State) -> str:
+    """The name of a tensor that is missing, superfluous, or of another shape or dtype."""
+    found, wanted = tree.flatten(nest), tree.flatten(like)
+    for name in {**wanted, **found}:
+        if name not in found or name not in wanted:
+            return name
+        if (found[name].shape, found[name].dtype) != (wanted[name].shape, wanted[name].dtype):
+            return name
+    return ""
+
+
+def _are_clients(ids: Any, population: int, columns: int = 0) -> bool:
+    """Whether a tensor holds the numbers of different clients, in its first column if it has some."""
+    shape = (columns,) if columns else ()
+    if not isinstance(ids, torch.Tensor) or ids.dtype != torch.int64 or ids.shape[1:] != shape or not ids.ndim:
+        return False
+    numbers = (ids[:, 0] if columns else ids).tolist()
+    return len(set(numbers)) == len(numbers) and all(0 <= number < population for number in numbers)
 
 
 def _copied(tree: Tree) -> Tree:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from torch import nn
 from undrift.client.learner import SampleLoss
 from undrift.client.metrics import Metric
 from undrift.core import check
+from undrift.core.log import notice
 from undrift.data import FederatedData
 from undrift.data.augment import Augment
 from undrift.methods.aggregate import Aggregate
@@ -20,21 +22,20 @@ from undrift.methods.codec import Codec
 from undrift.methods.plugin import Plugin
 from undrift.simulation.arguments import Arguments, takes
 from undrift.simulation.callbacks import CallbackLike, as_callbacks
-from undrift.simulation.describe import check_same, restore
+from undrift.simulation.describe import check_same, read_options, restore
 from undrift.simulation.loop import train
-from undrift.simulation.options import Options
 from undrift.simulation.prepare import prepare, with_engine
 from undrift.simulation.run import Run
 from undrift.simulation.setup import Experiment
-from undrift.storage.directory import RunDirectory, describe_environment, write_json
+from undrift.storage.directory import RunDirectory, describe_environment
 
 
 @takes(Arguments)
 def simulate(given: Arguments) -> Run:
     """Train `model` on the clients of `data` by `algorithm`, and return the run."""
     callbacks = as_callbacks(given.callbacks)
-    run = start(with_engine(prepare(given.objects, given.options)), given.out)
-    train([run], callbacks, given.on_divergence)
+    with start(with_engine(prepare(given.objects, given.options)), given.out) as run:
+        train([run], callbacks, given.on_divergence)
     return run
 
 
@@ -61,9 +62,10 @@ def resume(
     fingerprint; what was given by name need not be.
     """
     check.choice("on_divergence", on_divergence, ("raise", "stop"))
+    if rounds is not None:
+        check.integer("rounds", rounds, 1)
     watching = as_callbacks(callbacks)
     directory = RunDirectory.open(out)
-    stored = Options(**directory.config["options"])
     given = {
         "algorithm": algorithm,
         "model": model,
@@ -76,30 +78,42 @@ def resume(
         "aggregate": aggregate,
         "compress": compress,
     }
-    setup = prepare(restore(directory.config, given), replace(stored, rounds=rounds or stored.rounds))
-    run = reopen(with_engine(setup), directory)
-    train([run], watching, on_divergence)
+    with directory.writing():
+        stored = read_options(directory)
+        options = stored if rounds is None else replace(stored, rounds=rounds)
+        run = reopen(with_engine(prepare(restore(directory, given), options)), directory)
+        run.ended = False
+        if run.rounds < options.rounds and len(run.config.get("group", ())) > 1:
+            notice(f"{run.label}: alone, it continues to rounding as in its comparison; repeat that for the same bits")
+        train([run], watching, on_divergence)
     return run
 
 
-def start(experiment: Experiment, out: str | Path | None, label: str | None = None) -> Run:
-    """A run that has not begun."""
-    config = configuration(experiment, label or experiment.algorithm.label)
+@contextmanager
+def start(
+    experiment: Experiment, out: str | Path | None, label: str | None = None, group: Sequence[Mapping[str, Any]] = ()
+) -> Iterator[Run]:
+    """A run that has not begun; during the block, nobody else writes to its directory.
+
+    `group` says which runs of a comparison train together with it.
+    """
+    config = configuration(experiment, label or experiment.algorithm.label) | ({"group": list(group)} if group else {})
     environment = describe_environment(experiment.learner.device, config["options"]["engine"], experiment.engine_reason)
-    directory = None if out is None else RunDirectory.create(out, config, environment)
-    return Run(experiment, config, environment, directory)
+    if out is None:
+        yield Run(experiment, config, environment, None)
+        return
+    with RunDirectory.create(out, config, environment) as directory:
+        yield Run(experiment, config, environment, directory)
 
 
 def reopen(experiment: Experiment, directory: RunDirectory) -> Run:
-    """A run as its newest checkpoint left it."""
+    """A run as its newest good checkpoint left it. Nothing in the directory is changed before it trains."""
     config = directory.config
     check_same(config, experiment.description)
     run = Run(experiment, config | {"options": asdict(experiment.options)}, directory.environment, directory)
     run.restore()
     if run.rounds > (rounds := experiment.options.rounds):
         raise ValueError(f"the run has {run.rounds} rounds already; rounds must be at least that, got {rounds}")
-    if run.config != config:
-        write_json(directory.path / "config.json", run.config)
     return run
 
 

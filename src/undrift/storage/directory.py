@@ -3,10 +3,11 @@
     config.json              what was run, and fingerprints of what was given as an object
     environment.json         where it was run
     rounds.jsonl             one line per round
-    checkpoints/000120/      manifest.json and state.safetensors after round 120; the last two are kept. Large states
-                             continue in state-1.safetensors, state-2.safetensors, ...
+    checkpoints/000120/      the states after round 120; the last two are kept
+    .lock                    held by the process that writes to the directory
 
-Every file is written under a temporary name and renamed, so that a run killed at any moment can be resumed.
+Every file is written under a temporary name and renamed, so that a run killed at any moment can be resumed, and carries
+a checksum or is covered by one, so that damage is noticed. One process writes, and any number may read meanwhile.
 """
 
 from __future__ import annotations
@@ -16,55 +17,99 @@ import json
 import math
 import os
 import platform
-import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
-from undrift.core import tree
-from undrift.core.tree import Tree
 from undrift.core.version import __version__
 from undrift.protocol import State
+from undrift.storage import checkpoint, files
+from undrift.storage.checkpoint import Checkpoint
+from undrift.storage.files import DamageError
+from undrift.storage.lock import LOCK, exclusive
 
-_KEPT = 2
-_FORMAT = 2
+_KEPT = 2  # checkpoints
+
+Row = dict[str, Any]
+
+
+class Found(NamedTuple):
+    """What a run can be continued from."""
+
+    checkpoint: Checkpoint | None  # None: from the start
+    rows: list[Row]  # up to the checkpoint
+    problems: list[str]  # what is wrong with newer checkpoints, or with rows after this one
 
 
 class RunDirectory:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._writer: int | None = None  # the process that holds the lock through this object
+        self._written = hashlib.sha256()  # of the rows this object knows of
 
     @classmethod
-    def create(cls, path: str | Path, config: dict[str, Any], environment: dict[str, Any]) -> RunDirectory:
+    @contextmanager
+    def create(cls, path: str | Path, config: dict[str, Any], environment: dict[str, Any]) -> Iterator[RunDirectory]:
+        """A new directory, to which this process alone writes during the block."""
         self = cls(path)
-        if self.path.exists() and (not self.path.is_dir() or not _unfinished(self.path)):
-            raise ValueError(f"out={str(path)!r} exists and is not empty; resume it or choose another directory")
-        (self.path / "checkpoints").mkdir(parents=True, exist_ok=True)
-        write_json(self.path / "environment.json", environment)
-        write_json(self.path / "config.json", config)  # last: a directory with a configuration is a run
-        return self
+        self._refuse_content()
+        (self.path / _CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+        with self.writing():
+            self._refuse_content()  # of a run that was faster
+            self.write_environment(environment)
+            files.write_json(self.path / _CONFIG, config)  # last: a directory with a configuration is a run
+            yield self
+
+    def _refuse_content(self) -> None:
+        if not self.path.exists():
+            return
+        if not self.path.is_dir() or not _unfinished(self.path):
+            raise ValueError(f"out={str(self.path)!r} exists and is not empty; resume it or choose another directory")
 
     @classmethod
     def open(cls, path: str | Path) -> RunDirectory:
         self = cls(path)
-        if not (self.path / "config.json").is_file():
-            raise ValueError(f"{str(path)!r} is not a run directory: it has no config.json")
-        if not {"label", "algorithm", "options"} <= self.config.keys():
-            raise ValueError(f"{str(path)!r} is not a run directory: its config.json is another program's")
+        if not (self.path / _CONFIG).is_file():
+            raise ValueError(f"{str(path)!r} is not a run directory: it has no {_CONFIG}")
+        config = self.config
+        if not isinstance(config.get("label"), str) or not all(
+            isinstance(config.get(part), dict) for part in ("algorithm", "options")
+        ):
+            raise ValueError(f"{str(path)!r} is not a run directory: its {_CONFIG} is another program's")
         return self
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """During the block nobody else writes to the directory; refused while somebody does."""
+        if self._writer == os.getpid():
+            yield
+            return
+        with exclusive(self.path):
+            self._writer = os.getpid()
+            try:
+                yield
+            finally:
+                self._writer = None
 
     @property
     def config(self) -> dict[str, Any]:
-        return read_json(self.path / "config.json")
+        return _without_format(files.read_json(self.path / _CONFIG))
 
     @property
     def environment(self) -> dict[str, Any]:
-        return read_json(self.path / "environment.json")
+        return _without_format(files.read_json(self.path / _ENVIRONMENT))
+
+    def write_environment(self, environment: dict[str, Any]) -> None:
+        files.write_json(self.path / _ENVIRONMENT, environment)
+
+    def change_rounds(self, rounds: int) -> None:
+        """All that may change in a configuration."""
+        config = self.config
+        if config["options"].get("rounds") != rounds:
+            files.write_json(self.path / _CONFIG, config | {"options": config["options"] | {"rounds": rounds}})
 
     # rounds
 
@@ -72,94 +117,148 @@ class RunDirectory:
     def _log(self) -> Path:
         return self.path / "rounds.jsonl"
 
-    def append(self, row: dict[str, Any]) -> None:
-        with self._log.open("a", encoding="utf-8") as log:
-            log.write(json.dumps(_plain(row)) + "\n")
+    def append(self, row: Row) -> None:
+        line = (json.dumps(files.as_json(row)) + "\n").encode()
+        with self._log.open("ab") as log:
+            log.write(line)
+        self._written.update(line)
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Complete rows; a line cut off by a crash is ignored."""
-        rows = []
-        if self._log.exists():
-            for line in self._log.read_text(encoding="utf-8").splitlines():
-                try:
-                    row = json.loads(line)
-                except json.JSONDecodeError:
-                    continue
-                rows.append({k: math.nan if v is None else v for k, v in row.items()})
+    def rows(self) -> list[Row]:
+        """All rows, for reading, also while a run writes them; raises a ValueError if one is not as it was written."""
+        while True:
+            newest = self._newest_readable()
+            lines = self._lines()
+            if self._newest_readable() == newest:
+                break
+        return self._checked(lines, newest)
+
+    def _newest_readable(self) -> Checkpoint | None:
+        for _, path in reversed(self._numbered()):
+            try:
+                return checkpoint.read(path)
+            except ValueError:
+                continue
+        return None
+
+    def _lines(self) -> list[bytes]:
+        """Complete lines; one that a crash cut off, or that is being written, has no end."""
+        content = files.read(self._log) if os.path.lexists(self._log) else b""
+        return [line + b"\n" for line in content.split(b"\n")[:-1]]
+
+    def _checked(self, lines: Sequence[bytes], covered: Checkpoint | None) -> list[Row]:
+        """Rows, if they are consecutive and as long as a checkpoint demands, and unchanged up to there."""
+        rows = [self._row(number, line) for number, line in enumerate(lines, 1)]
+        for number, row in enumerate(rows, 1):
+            if row.keys() != rows[0].keys():
+                raise DamageError(f"{self._log} is damaged: line {number} has other columns than the first")
+        if covered is None:
+            return rows
+        if len(rows) < covered.round:
+            raise DamageError(f"{self._log} is damaged: it ends after {len(rows)} of {covered.round} rounds")
+        if covered.rows not in (None, hashlib.sha256(b"".join(lines[: covered.round])).hexdigest()):
+            raise DamageError(f"{self._log} was edited: its rounds do not match the checksum in {covered.path}")
         return rows
 
-    def rewind(self, round: int) -> list[dict[str, Any]]:
-        """Drop the rows after a round, which will be computed again."""
-        rows = [row for row in self.rows() if row["round"] <= round]
-        _replace(self._log, "".join(json.dumps(_plain(row)) + "\n" for row in rows).encode())
-        return rows
+    def _row(self, number: int, line: bytes) -> Row:
+        row = files.parse(line, f"line {number} of {self._log}")
+        if type(row.get("round")) is not int or row["round"] != number:
+            raise DamageError(f"{self._log} is damaged: line {number} is of round {row.get('round')!r}")
+        if not all(_is_figure(value) for value in row.values()):
+            raise DamageError(f"{self._log} is damaged: line {number} has a value that is no number")
+        return {key: math.nan if value is None else value for key, value in row.items()}
 
     # checkpoints
 
-    def save(self, round: int, parts: Iterable[State]) -> Path:
-        """Everything that the next round depends on, a part a file; generators have no state but the round's number."""
-        final = self.checkpoint(round)
-        home, draft = final.parent, final.with_name(f".{final.name}")
-        if final.exists():
-            if _manifest(final):
-                return final
-            shutil.rmtree(final)
-        for abandoned in home.glob(".*"):  # by runs that were killed
-            shutil.rmtree(abandoned, ignore_errors=True)
-        draft.mkdir(parents=True)
-        try:
-            digests = {}
-            for number, part in enumerate(parts):
-                file = draft / (f"state-{number}.safetensors" if number else "state.safetensors")
-                save_file(_separate(tree.flatten(part)), file)
-                _sync(file)
-                digests[file.name] = _sha256(file)
-            write_json(draft / "manifest.json", {"format": _FORMAT, "round": round, "sha256": digests})
-            _sync(self._log)  # a checkpoint is useless without the rows before it
-            os.replace(draft, final)
-            _sync(home)
-        except (OSError, SafetensorError) as error:
-            raise OSError(f"the checkpoint of round {round} cannot be written to {home}: {error}") from error
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
-        for old in self.checkpoints()[:-_KEPT]:
-            shutil.rmtree(old)
-        return final
+    @property
+    def _checkpoints(self) -> Path:
+        return self.path / _CHECKPOINTS
+
+    def _numbered(self) -> list[tuple[int, Path]]:
+        return checkpoint.numbered(self._checkpoints)
 
     def checkpoint(self, round: int) -> Path:
-        return self.path / "checkpoints" / f"{round:06d}"
+        return self._checkpoints / checkpoint.name(round)
 
-    def checkpoints(self) -> list[Path]:
-        home = self.path / "checkpoints"
-        return sorted(p for p in home.iterdir() if p.name.isdigit()) if home.exists() else []
+    def save(self, round: int, parts: Iterable[State], *, ended: bool = False) -> Path:
+        """Everything that the next round depends on, a part a file; generators have no state but the round's number."""
+        path = self.checkpoint(round)
+        with self.writing():
+            self._refuse_other_rows()
+            manifest = {
+                "round": round,
+                "ended": ended,
+                "rows": self._written.hexdigest(),
+                "config": _fixed(self.config),
+            }
+            checkpoint.write(path, parts, self._log, manifest)
+            ours = [old for number, old in self._numbered() if number <= round and old.is_dir()]
+            for old in ours[:-_KEPT]:
+                checkpoint.remove(old)
+        return path
 
-    def load(self) -> tuple[int, Iterator[State]] | None:
-        """The round of the newest complete checkpoint and its parts, one at a time; None if there is none."""
-        for path in reversed(self.checkpoints()):
-            manifest = _manifest(path)
-            if manifest is None:
+    def _refuse_other_rows(self) -> None:
+        """A run that lives on after its end may find that the directory was continued by another."""
+        if hashlib.sha256(b"".join(self._lines())).hexdigest() != self._written.hexdigest():
+            raise ValueError(f"{self.path} has other rounds than this run by now; it was continued meanwhile")
+
+    def find(self) -> Found:
+        """What the run can be continued from: the newest checkpoint of which everything is good. Changes nothing."""
+        lines, problems, fixed = self._lines(), [], _fixed(self.config)
+        for _, path in reversed(self._numbered()):
+            try:
+                found = checkpoint.read(path)
+                if found.config not in (None, fixed):
+                    raise DamageError(f"{self.path / _CONFIG} is not the configuration that {path} was written with")
+                rows = self._checked(lines[: found.round], found)
+                found.check_files()
+            except DamageError as problem:
+                problems.append(str(problem))
                 continue
-            if manifest["format"] != _FORMAT:
-                raise ValueError(f"{path} was written by another version of undrift (format {manifest['format']})")
-            return manifest["round"], (tree.unflatten(load_file(path / name)) for name in manifest["sha256"])
-        return None
+            return Found(found, rows, problems + self._tail_problems(lines))
+        if problems:
+            raise ValueError(f"{problems[0]}; no checkpoint is good; remove {self._checkpoints} to start at round 1")
+        return Found(None, [], self._tail_problems(lines))
+
+    def _tail_problems(self, lines: Sequence[bytes]) -> list[str]:
+        try:
+            self._checked(lines, None)
+        except DamageError as problem:
+            return [str(problem)]
+        return []
+
+    def go_back_to(self, found: Found) -> None:
+        """Drop what comes after a checkpoint, as it will be computed again."""
+        round = 0 if found.checkpoint is None else found.checkpoint.round
+        for number, path in reversed(self._numbered()):
+            if number > round:
+                checkpoint.discard(path)  # before the rows, so that no checkpoint speaks of rows that are gone
+        kept = b"".join(self._lines()[:round])
+        if not self._log.exists() or self._log.stat().st_size != len(kept):
+            files.replace(self._log, kept)
+        self._written = hashlib.sha256(kept)
+
+
+_CONFIG, _ENVIRONMENT, _CHECKPOINTS = "config.json", "environment.json", "checkpoints"
 
 
 def _unfinished(path: Path) -> bool:
     """Whether a directory holds only what is left of a run that was killed before its first round."""
-    left = {"checkpoints", "environment.json", ".environment.json.new", ".config.json.new"}
-    return all(entry.name in left for entry in path.iterdir())
+    left = {_CHECKPOINTS, _ENVIRONMENT, f".{_ENVIRONMENT}.new", f".{_CONFIG}.new", LOCK}
+    empty = not (path / _CHECKPOINTS).exists() or not any((path / _CHECKPOINTS).iterdir())
+    return empty and all(entry.name in left for entry in path.iterdir())
 
 
-def _manifest(checkpoint: Path) -> dict[str, Any] | None:
-    """The manifest of a checkpoint, or None if the checkpoint is damaged or incomplete."""
-    try:
-        manifest = read_json(checkpoint / "manifest.json")
-        files = manifest["sha256"].items() if manifest["format"] == _FORMAT else ()
-        complete = all(digest == _sha256(checkpoint / name) for name, digest in files)
-    except (OSError, ValueError, KeyError):
-        return None
-    return manifest if complete else None
+def _without_format(content: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in content.items() if key != "format"}
+
+
+def _fixed(config: dict[str, Any]) -> str:
+    """A checksum of all that must stay as it is in a configuration."""
+    return files.digest(config | {"options": {k: v for k, v in config["options"].items() if k != "rounds"}})
+
+
+def _is_figure(value: Any) -> bool:
+    return value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
 
 
 def describe_environment(device: torch.device, engine: str, reason: str) -> dict[str, Any]:
@@ -173,58 +272,3 @@ def describe_environment(device: torch.device, engine: str, reason: str) -> dict
         "engine": engine,
         "engine_reason": reason,
     }
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    _replace(path, (json.dumps(_plain(content), indent=2) + "\n").encode())
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return content
-
-
-def _replace(path: Path, content: bytes) -> None:
-    draft = path.with_name(f".{path.name}.new")
-    with draft.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _separate(flat: Tree) -> Tree:
-    """On the CPU, without shared memory, as safetensors demands."""
-    seen: set[int] = set()
-    out: Tree = {}
-    for name, value in flat.items():
-        copy: Tensor = value.detach().cpu().contiguous()
-        if copy.untyped_storage().data_ptr() in seen or copy.untyped_storage().nbytes() != copy.nbytes:
-            copy = copy.clone()
-        seen.add(copy.untyped_storage().data_ptr())
-        out[name] = copy
-    return out
-
-
-def _plain(value: Any) -> Any:
-    """Values that JSON has; NaN becomes null."""
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
