@@ -86,7 +86,7 @@ def available() -> dict[str, str]:
 
 def is_local(name: str) -> bool:
     """Whether a data set can be loaded without fetching it."""
-    return isinstance(_find(name).content, BuiltIn) or cache.manifest(name) is not None
+    return isinstance(_find(name).content, BuiltIn) or cache.present(name)
 
 
 def default_partition(name: str) -> str:

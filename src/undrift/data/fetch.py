@@ -9,17 +9,18 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from undrift.data import cache, images, sources, text
+from undrift.data import cache, images, raw, text
 from undrift.data.cache import Draft
 from undrift.data.catalogue import Characters, Description, Images, Pairs, Words
-from undrift.data.sources import Hub, Labelled, Parquet, Tables
+from undrift.data.raw import Labelled
+from undrift.data.sources import Block, Hub, Parquet, Tables, parquet_files
 
 Array = np.ndarray[Any, Any]
 _TEST_SHARE = 0.2  # of a role's text
@@ -41,9 +42,10 @@ def fetch(name: str, description: Description, source: Path | None) -> None:
         tables = Hub(description) if source is None else _parquet(source, description)
     with cache.writing(name, {"source": tables.name if tables else str(source)}) as draft:
         for split, (x, y) in (arrays or {}).items():
-            _checked_shape(x, description)
+            _check_shape(x, str(source), description)
+            _check_labels(y, f"{source}: labels of the split {split!r}", description)
             draft.put(f"{split}_x", x)
-            draft.put(f"{split}_y", _checked_labels(y, split, description))
+            draft.put(f"{split}_y", y)
         if tables is not None:
             _READERS[type(description.content)](tables, description, draft)
 
@@ -54,7 +56,7 @@ def _needed(description: Description) -> str:
 
 
 def _parquet(directory: Path, description: Description) -> Parquet:
-    if not any(directory.rglob("*.parquet")):
+    if not parquet_files(directory):
         raw_files = {"idx": ", idx files (train-images-idx3-ubyte)", "cifar": ", CIFAR batches (data_batch_1)"}
         raise ValueError(
             f"{directory} has none of the supported files: parquet (train.parquet, "
@@ -68,9 +70,9 @@ def _raw(directory: Path, description: Description) -> dict[str, Labelled] | Non
     found = {}
     for split, train in (("train", True), ("test", False)):
         if description.raw == "idx":
-            found[split] = sources.idx(directory, train)
+            found[split] = raw.idx(directory, train)
         elif description.raw == "cifar":
-            found[split] = sources.cifar(directory, train, description.classes)
+            found[split] = raw.cifar(directory, train, description.classes)
     if not any(part is not None for part in found.values()):
         return None
     missing = [split for split, part in found.items() if part is None]
@@ -93,15 +95,14 @@ def _read_images(tables: Tables, description: Description, draft: Draft) -> None
         x = draft.array(f"{part}_x", (count, *content.shape), np.uint8)
         y, owner, done = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int32), 0
         for block in _blocks(tables, split, [column, label, *([user] if user else [])]):
-            end = done + len(block)
-            where = [f"row {row} of the split {split!r}" for row in range(done, end)]
-            x[done:end] = images.decode_all(block.column(column).to_pylist(), where, content.shape, content.resized)
-            y[done:end] = _whole_numbers(block.column(label), label)
+            end = done + len(block.rows)
+            where = [f"{block.file}: row {row} of the split {split!r}" for row in range(done, end)]
+            x[done:end] = images.decode_all(_cells(block, column, _IMAGE), where, content.shape, content.resized)
+            y[done:end] = _labels(block, label, split, description)
             if user:
-                names = block.column(user).to_pylist()
-                owner[done:end] = [users.setdefault(str(name), len(users)) for name in names]
+                owner[done:end] = [users.setdefault(name, len(users)) for name in _names(block, user)]
             done = end
-        draft.put(f"{part}_y", _checked_labels(y, split, description))
+        draft.put(f"{part}_y", y)
         if user:
             draft.put(f"{part}_user", owner)
 
@@ -134,8 +135,8 @@ def _roles(tables: Tables, split: str, user: str) -> Iterator[Array]:
     texts: dict[str, list[str]] = {}
     last = ""
     for block in _blocks(tables, split, [user, "x", "y"] if samples else [user, "text"]):
-        roles, *columns_of_text = (column.to_pylist() for column in block.columns)
-        for role, *cells in zip(roles, *columns_of_text, strict=True):
+        columns_of_text = (_cells(block, column, _TEXT) for column in (("x", "y") if samples else ("text",)))
+        for role, *cells in zip(_names(block, user), *columns_of_text, strict=True):
             piece = "".join(cell or "" for cell in cells)
             pieces = texts.setdefault(role, [])
             pieces.append(piece[-1:] if samples and pieces and piece[:-1] == last[1:] else piece)
@@ -144,28 +145,29 @@ def _roles(tables: Tables, split: str, user: str) -> Iterator[Array]:
 
 
 def _read_words(tables: Tables, description: Description, draft: Draft) -> None:
-    content, columns = description.content, [description.user or "", *description.inputs]
+    content, user, column = description.content, description.user or "", description.inputs[0]
     assert isinstance(content, Words)
     size, users = content.vocabulary, dict[str, int]()
-    train = _blocks(tables, description.train, columns)
-    known = text.vocabulary((text.words(s) for block in train for s in block.column(1).to_pylist() if s), size)
+    train = _blocks(tables, description.train, [user, column])
+    known = text.vocabulary((words for block in train for words in _sentences(block, column) if words), size)
     for part, split in _splits(description):
         count = tables.count(split)
         chosen = np.ones(count, dtype=bool)
         if part == "test":
             chosen[np.random.default_rng(0).permutation(count)[_TEST_SENTENCES:]] = False
         rows, owner, seen, done = list[Array](), list[Array](), Counter[int](), 0
-        for block in _blocks(tables, split, columns):
-            names, sentences = (column.to_pylist() for column in block.columns)
-            numbers = np.array([users.setdefault(str(name), len(users)) for name in names], dtype=np.int32)
+        for block in _blocks(tables, split, [user, column]):
+            sentences = _sentences(block, column)
+            numbers = np.array([users.setdefault(name, len(users)) for name in _names(block, user)], dtype=np.int32)
             for place, number in enumerate(numbers.tolist()):
                 seen[number] += 1
-                chosen[done + place] &= bool(sentences[place]) and (part == "test" or seen[number] <= content.most)
-            kept = np.flatnonzero(chosen[done : done + len(block)])
-            words = [text.words(sentences[i]) for i in kept]
+                wanted = part == "test" or seen[number] <= content.most
+                chosen[done + place] &= wanted and sentences[place] is not None
+            kept = np.flatnonzero(chosen[done : done + len(numbers)])
+            words = [sentences[i] or [] for i in kept]
             rows.append(text.encode(words, known, size=size, length=content.length + 1, marks=True))
             owner.append(numbers[kept])
-            done += len(block)
+            done += len(numbers)
         joined = np.concatenate(rows)  # [n, length + 1]
         if not len(joined):
             raise ValueError(f"the split {split!r} of {tables.name} has no sentences")
@@ -181,18 +183,18 @@ def _read_pairs(tables: Tables, description: Description, draft: Draft) -> None:
     size = content.vocabulary
     train = _blocks(tables, description.train, description.inputs)
     known = text.vocabulary(
-        (text.tokenise(s) for block in train for column in block.columns for s in column.to_pylist()), size
+        (text.tokenise(s) for block in train for c in description.inputs for s in _cells(block, c, _TEXT)), size
     )
     for part, split in _splits(description):
         x, y = list[Array](), list[Array]()
         for block in _blocks(tables, split, [*description.inputs, label]):
-            sides = [[text.tokenise(s) for s in block.column(c).to_pylist()] for c in description.inputs]
+            sides = [[text.tokenise(s) for s in _cells(block, c, _TEXT)] for c in description.inputs]
             x.append(
                 np.stack([text.encode(s, known, size=size, length=content.length, marks=False) for s in sides], axis=1)
             )
-            y.append(_whole_numbers(block.column(label), label))
+            y.append(_labels(block, label, split, description))
         draft.put(f"{part}_x", np.concatenate(x))  # [n, 2, length]
-        draft.put(f"{part}_y", _checked_labels(np.concatenate(y), split, description))
+        draft.put(f"{part}_y", np.concatenate(y))
 
 
 _READERS: dict[type, Callable[[Tables, Description, Draft], None]] = {
@@ -209,9 +211,9 @@ def _splits(description: Description) -> list[tuple[str, str]]:
     return [("train", description.train), ("test", description.test)]
 
 
-def _blocks(tables: Tables, split: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Blocks of rows, with a progress bar on a terminal."""
-    count = tables.count(split)
+def _blocks(tables: Tables, split: str, columns: Sequence[str]) -> Iterator[Block]:
+    """Blocks of rows, as many as the source says it has, with a progress bar on a terminal."""
+    count, done = tables.count(split), 0
     if not count:
         raise ValueError(f"the split {split!r} of {tables.name} is empty")
     shown = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -219,26 +221,99 @@ def _blocks(tables: Tables, split: str, columns: Sequence[str]) -> Iterator[pa.R
     with Progress(*shown, console=Console(stderr=True), transient=True, disable=quiet) as progress:
         bar = progress.add_task(f"reading {split}", total=count)
         for block in tables.blocks(split, columns):
+            done += len(block.rows)
+            if done > count:
+                break
             yield block
-            progress.advance(bar, len(block))
+            progress.advance(bar, len(block.rows))
+    if done != count:
+        raise ValueError(f"the split {split!r} of {tables.name} is damaged: it has another number of rows than it says")
 
 
-def _whole_numbers(column: pa.Array, name: str) -> Array:
-    try:
-        return np.asarray(column.to_numpy(zero_copy_only=False)).astype(np.int64, casting="same_kind")
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"column {name!r} must hold whole numbers, got {column.type}") from error
+# Columns
 
 
-def _checked_labels(y: Array, split: str, description: Description) -> Array:
+class _Kind(NamedTuple):
+    """What a column holds, and a test of its type."""
+
+    words: str
+    fits: Callable[[pa.DataType], bool]
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_image(kind: pa.DataType) -> bool:
+    in_struct = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+    return bool(in_struct and _is_bytes(kind.field("bytes").type)) or _is_bytes(kind) or bool(pa.types.is_null(kind))
+
+
+def _is_words(kind: pa.DataType) -> bool:
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    return _is_text(kind.value_type if is_list else kind)
+
+
+_IMAGE = _Kind("encoded images", _is_image)
+_TEXT = _Kind("text", lambda kind: _is_text(kind) or bool(pa.types.is_null(kind)))
+_WORDS = _Kind("words", _is_words)
+_NAME = _Kind("names", lambda kind: _is_text(kind) or bool(pa.types.is_integer(kind)))
+_NUMBER = _Kind("whole numbers", lambda kind: bool(pa.types.is_integer(kind)))
+
+
+def _cells(block: Block, column: str, kind: _Kind) -> list[Any]:
+    """The values of a column, if it holds such; a cell may be None."""
+    values = block.rows.column(column)
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if not kind.fits(values.type):
+        raise ValueError(f"{block.file}: column {column!r} must hold {kind.words}, got {values.type}")
+    found: list[Any] = values.to_pylist()
+    return found
+
+
+def _without_gaps(block: Block, column: str, kind: _Kind) -> list[Any]:
+    cells = _cells(block, column, kind)
+    if None in cells:
+        raise ValueError(f"{block.file}: column {column!r} must hold {kind.words}, a cell is empty")
+    return cells
+
+
+def _names(block: Block, column: str) -> list[str]:
+    return [str(cell) for cell in _without_gaps(block, column, _NAME)]
+
+
+def _sentences(block: Block, column: str) -> list[list[str] | None]:
+    """Tokenised text: words separated by spaces, or lists of them; None where a cell is empty."""
+    sentences = [text.words(cell) if cell else None for cell in _cells(block, column, _WORDS)]
+    if any(None in words for words in sentences if words):
+        raise ValueError(f"{block.file}: column {column!r} must hold {_WORDS.words}, one of them is missing")
+    return sentences
+
+
+def _labels(block: Block, column: str, split: str, description: Description) -> Array:
+    found = np.array(_without_gaps(block, column, _NUMBER))
+    _check_labels(found, f"{block.file}: labels of the split {split!r}", description)
+    return found.astype(np.int64)
+
+
+# Checks
+
+
+def _check_labels(y: Array, what: str, description: Description) -> None:
+    if not len(y):
+        raise ValueError(f"{what}: there are none")
     low, high = int(y.min()), int(y.max())
     if low < 0 or high >= description.classes:
-        raise ValueError(f"labels of the split {split!r} must lie in 0..{description.classes - 1}, got {low}..{high}")
-    return y
+        raise ValueError(f"{what} must lie in 0..{description.classes - 1}, got {low}..{high}")
 
 
-def _checked_shape(x: Array, description: Description) -> None:
+def _check_shape(x: Array, source: str, description: Description) -> None:
     content = description.content
     assert isinstance(content, Images)
     if x.shape[1:] != content.shape:
-        raise ValueError(f"images must be of shape {content.shape}, got {x.shape[1:]}")
+        raise ValueError(f"{source}: images must be of shape {content.shape}, got {x.shape[1:]}")

@@ -3,39 +3,60 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from undrift.data.foreign import first_line
+
 Array = np.ndarray[Any, Any]
 _MARGIN = 256 / 224  # an image's shorter side relative to the square that is cropped
+_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # of Pillow's; others start programs (EPS)
+_DEEP = ("I", "F")  # first letters of modes with more than eight bits per pixel
 
 
-def decode(source: Any, channels: int | None = None, square: int | None = None) -> Array:
-    """From encoded bytes, a cell of the hub (``{"bytes": ...}``), a file's path, a Pillow image or an array.
+def decode(
+    source: Any, channels: int | None = None, square: int | None = None, size: tuple[int, int] | None = None
+) -> Array:
+    """From encoded bytes, a cell of the hub (``{"bytes": ...}``), a `Path` or a Pillow image.
 
-    `channels` 1 or 3 converts to grey or colour; `square` scales and crops the centre.
+    `channels` 1 or 3 converts to grey or colour; `square` scales and crops the centre. What is not of the `size`
+    (width and height) expected is not decoded.
     """
     if isinstance(source, dict):
-        source = source.get("bytes") or source.get("path")
+        if source.get("bytes") is None and source.get("path"):
+            raise ValueError("there is only the name of a file, which is not opened")
+        source = source.get("bytes")
     if source is None:
         raise ValueError("there is no image")
-    if isinstance(source, np.ndarray):
-        source = Image.fromarray(source)
-    opened = source if isinstance(source, Image.Image) else Image.open(_stream(source))
-    mode = {None: "L" if opened.mode in ("1", "L", "I;16", "I") else "RGB", 1: "L", 3: "RGB"}[channels]
-    image = opened if opened.mode == mode else opened.convert(mode)
+    if isinstance(source, (bytes, Path)):
+        source = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=_FORMATS)
+    if not isinstance(source, Image.Image):
+        raise ValueError(f"it is {type(source).__name__}, not the bytes of an image")
+    if size is not None and source.size != size:
+        raise ValueError(f"it has {_by(*source.size)} pixels, not {_by(*size)}")
+    if source.mode.startswith(_DEEP):
+        source = _in_bytes(source)
+    mode = {None: "L" if source.mode in ("1", "L") else "RGB", 1: "L", 3: "RGB"}[channels]
+    image = source if source.mode == mode else source.convert(mode)
     if square is not None:
         image = _centre_crop(image, square)
     pixels = np.asarray(image)
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
 
 
-def _stream(source: Any) -> Any:
-    return io.BytesIO(source) if isinstance(source, bytes) else source
+def _in_bytes(image: Image.Image) -> Image.Image:
+    """A grey image of deeper pixels whose values are bytes all the same; Pillow would cut off what is larger."""
+    values = np.asarray(image)
+    low, high = values.min(), values.max()
+    if not (low >= 0 and high <= 255 and (values == np.round(values)).all()):
+        raise ValueError(f"its values lie in {low}..{high}, not in 0..255")
+    return Image.fromarray(values.astype(np.uint8))
 
 
 def _centre_crop(image: Image.Image, side: int) -> Image.Image:
@@ -55,17 +76,19 @@ def decode_all(
 
     def one(item: tuple[Any, str]) -> Array:
         try:
-            return decode(item[0], channels, square)
-        except (OSError, ValueError, TypeError, SyntaxError) as error:
-            first = (str(error).splitlines() or [type(error).__name__])[0]
-            raise ValueError(f"{item[1]} is not a readable image: {first}") from error
+            return decode(item[0], channels, square, None if resized or shape is None else (shape[2], shape[1]))
+        except Exception as error:  # whatever Pillow makes of bytes that are no image
+            raise ValueError(f"{item[1]} is not a readable image: {first_line(error)}") from error
 
     items = zip(sources, where, strict=True)
-    if resized:  # for small images threads cost more than they gain
-        with ThreadPoolExecutor() as pool:
-            found = list(pool.map(one, items))
-    else:
-        found = [one(item) for item in items]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what is odd in a file, but readable
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        if resized:  # for small images threads cost more than they gain
+            with ThreadPoolExecutor() as pool:
+                found = list(pool.map(one, items))
+        else:
+            found = [one(item) for item in items]
     wanted = found[0].shape if shape is None else shape
     for pixels, place in zip(found, where, strict=True):
         if pixels.shape != wanted:
@@ -74,5 +97,8 @@ def decode_all(
 
 
 def _size(shape: tuple[int, ...]) -> str:
-    colour = {1: "grey", 3: "colour"}[shape[0]]
-    return f"{shape[1]}×{shape[2]} {colour}"
+    return f"{_by(shape[2], shape[1])} {'grey' if shape[0] == 1 else 'colour'}"
+
+
+def _by(width: int, height: int) -> str:
+    return f"{height}×{width}"

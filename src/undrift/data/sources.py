@@ -1,31 +1,27 @@
-"""Where data come from: parquet files in the hub's layout, the hub itself, and raw files as torchvision downloads them.
-
-The first two are tables, read column by column in blocks; raw files are read as arrays.
-"""
+"""Where tables come from: parquet files in the hub's layout, and the hub itself. They are read in blocks of rows."""
 
 from __future__ import annotations
 
-import gzip
-import pickle
 import re
-import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from undrift.data.catalogue import Description
+from undrift.data.foreign import first_line
 
-Array = np.ndarray[Any, Any]
 _BLOCK = 1024  # rows read together
+_ROWS_PER_BYTE = 100  # of a parquet file, at most; what promises more is damaged
 
 
-class Labelled(NamedTuple):
-    x: Array  # [n, channels, height, width], bytes
-    y: Array  # [n]
+class Block(NamedTuple):
+    """Some rows of a table, with the columns asked for in their order."""
+
+    rows: pa.RecordBatch
+    file: str  # for messages
 
 
 class Tables(Protocol):
@@ -37,7 +33,7 @@ class Tables(Protocol):
 
     def count(self, split: str) -> int: ...
 
-    def blocks(self, split: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]: ...
+    def blocks(self, split: str, columns: Sequence[str]) -> Iterator[Block]: ...
 
 
 class Parquet:
@@ -45,7 +41,7 @@ class Parquet:
 
     def __init__(self, directory: Path, description: Description) -> None:
         self.name = str(directory)
-        files = sorted(directory.rglob("*.parquet"))
+        files = parquet_files(directory)
         if description.config is not None:  # a hub data set with several configurations has a folder for each
             files = [f for f in files if description.config in f.relative_to(directory).parts] or files
         splits = [description.train] + ([description.test] if description.test else [])
@@ -66,25 +62,43 @@ class Parquet:
         return list(self._open(self.files[split][0]).schema_arrow.names)
 
     def count(self, split: str) -> int:
-        return sum(self._open(file).metadata.num_rows for file in self.files[split])
+        return sum(_rows(file, self._open(file)) for file in self.files[split])
 
-    def blocks(self, split: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def blocks(self, split: str, columns: Sequence[str]) -> Iterator[Block]:
         for file in self.files[split]:
             opened = self._open(file)
-            missing = [c for c in columns if c not in opened.schema_arrow.names]
+            names = opened.schema_arrow.names
+            missing = [c for c in columns if c not in names]
             if missing:
-                raise ValueError(_missing_columns(str(file), missing, columns, opened.schema_arrow.names))
+                raise ValueError(_missing_columns(str(file), missing, columns, names))
+            if doubled := [c for c in columns if names.count(c) > 1]:
+                raise ValueError(f"{file} has more than one column {doubled[0]!r}")
             try:
-                yield from opened.iter_batches(_BLOCK, columns=list(columns))
-            except (pa.ArrowException, OSError) as error:
-                raise ValueError(f"{file} is damaged: {_first_line(error)}") from error
+                for rows in opened.iter_batches(_BLOCK, columns=list(columns)):
+                    rows.validate(full=True)
+                    yield Block(rows.select(list(columns)), str(file))
+            except (pa.ArrowException, OSError, KeyError) as error:
+                raise ValueError(f"{file} is damaged: {first_line(error)}") from error
 
     @staticmethod
     def _open(file: Path) -> pq.ParquetFile:
         try:
-            return pq.ParquetFile(file)
-        except (pa.ArrowException, OSError) as error:
-            raise ValueError(f"{file} is not a complete parquet file: {_first_line(error)}") from error
+            opened = pq.ParquetFile(file)
+            opened.schema_arrow  # noqa: B018  # may be damaged by itself
+            return opened
+        except Exception as error:  # pyarrow has many names for a damaged footer
+            raise ValueError(f"{file} is not a complete parquet file: {first_line(error)}") from error
+
+
+def parquet_files(directory: Path) -> list[Path]:
+    return sorted(file for file in directory.rglob("*.parquet") if file.is_file())
+
+
+def _rows(file: Path, opened: pq.ParquetFile) -> int:
+    rows, size = opened.metadata.num_rows, file.stat().st_size
+    if not 0 <= rows <= _ROWS_PER_BYTE * size:
+        raise ValueError(f"{file} is damaged: it has {size} bytes and is said to have {rows} rows")
+    return int(rows)
 
 
 class Hub:
@@ -103,7 +117,7 @@ class Hub:
                 try:
                     table = datasets.load_dataset(description.hub, description.config, split=split)
                 except (OSError, ValueError) as error:
-                    raise ValueError(f"cannot fetch {self.name}: {_first_line(error)}") from error
+                    raise ValueError(f"cannot fetch {self.name}: {first_line(error)}") from error
                 for column, feature in table.features.items():
                     if isinstance(feature, datasets.Image):  # the encoded bytes, to be decoded here
                         table = table.cast_column(column, datasets.Image(decode=False))
@@ -115,12 +129,13 @@ class Hub:
     def count(self, split: str) -> int:
         return len(self._tables[split])
 
-    def blocks(self, split: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def blocks(self, split: str, columns: Sequence[str]) -> Iterator[Block]:
         missing = [c for c in columns if c not in self.columns(split)]
         if missing:
             raise ValueError(_missing_columns(self.name, missing, columns, self.columns(split)))
         for block in self._tables[split].select_columns(list(columns)).iter(_BLOCK):
-            yield from block.to_batches()
+            for rows in block.to_batches():
+                yield Block(rows.select(list(columns)), self.name)
 
 
 def _belongs(file: Path, split: str) -> bool:
@@ -144,83 +159,3 @@ def _missing_columns(where: str, missing: Sequence[str], needed: Sequence[str], 
         return ", ".join(map(repr, names))
 
     return f"{where} has no column {listed(missing)}; needed: {listed(needed)}; there are: {listed(present)}"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-# Raw files, as torchvision downloads them
-
-
-def idx(directory: Path, train: bool) -> Labelled | None:
-    """Images and labels in MNIST's own format, compressed or not; None if they are not there."""
-    part = "train" if train else "t10k"
-    images, labels = _find(directory, f"{part}-images-idx3-ubyte"), _find(directory, f"{part}-labels-idx1-ubyte")
-    if images is None or labels is None:
-        return None
-    return Labelled(_read_idx(images, 3)[:, None], _read_idx(labels, 1).astype(np.int64))
-
-
-def _find(directory: Path, stem: str) -> Path | None:
-    found = sorted(f for f in directory.rglob(f"{stem}*") if f.name in (stem, f"{stem}.gz"))
-    return found[0] if found else None
-
-
-def _read_idx(file: Path, axes: int) -> Array:
-    try:
-        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-        magic, *shape = struct.unpack_from(f">{1 + axes}I", content)
-        if magic != 0x0800 + axes:
-            raise ValueError(f"it begins with {magic:#x}, not {0x0800 + axes:#x}")
-        return np.frombuffer(content, dtype=np.uint8, offset=4 * (1 + axes)).reshape(shape)
-    except (OSError, EOFError, ValueError, struct.error) as error:
-        raise ValueError(f"{file} is not a complete idx file: {_first_line(error)}") from error
-
-
-def cifar(directory: Path, train: bool, classes: int) -> Labelled | None:
-    """CIFAR's batches, as pickles (the Python version) or as bytes (the binary one); None if they are not there."""
-    if classes == 10:
-        stems = [f"data_batch_{i}" for i in range(1, 6)] if train else ["test_batch"]
-    else:
-        stems = ["train" if train else "test"]
-    labels = 1 if classes == 10 else 2  # bytes before an image; the last of them is the (fine) label
-    for ending in ("", ".bin"):
-        found = [sorted(f for f in directory.rglob(stem + ending) if f.is_file()) for stem in stems]
-        if any(found):
-            if not all(found):
-                raise ValueError(f"{directory} has no {stems[[bool(f) for f in found].index(False)]}{ending}")
-            parts = [_read_batch(f[0], labels) for f in found]
-            x, y = (np.concatenate(part) for part in zip(*parts, strict=True))
-            return Labelled(x.reshape(-1, 3, 32, 32), y)
-    return None
-
-
-def _read_batch(file: Path, labels: int) -> tuple[Array, Array]:
-    try:
-        if file.suffix == ".bin":
-            rows = np.frombuffer(file.read_bytes(), dtype=np.uint8).reshape(-1, labels + 3072)
-            return rows[:, labels:], rows[:, labels - 1].astype(np.int64)
-        with file.open("rb") as stream:
-            batch = _ArrayUnpickler(stream, encoding="bytes").load()
-        x = np.asarray(batch[b"data"], dtype=np.uint8).reshape(-1, 3072)
-        return x, np.asarray(batch[b"labels" if labels == 1 else b"fine_labels"], dtype=np.int64)
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, pickle.UnpicklingError) as error:
-        raise ValueError(f"{file} is not a complete CIFAR batch: {_first_line(error)}") from error
-
-
-class _ArrayUnpickler(pickle.Unpickler):
-    """Reads pickles of arrays and refuses all others, which may run any code."""
-
-    _ALLOWED = (
-        ("numpy.core.multiarray", "_reconstruct"),
-        ("numpy._core.multiarray", "_reconstruct"),
-        ("numpy", "ndarray"),
-        ("numpy", "dtype"),
-        ("_codecs", "encode"),
-    )
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self._ALLOWED:
-            raise pickle.UnpicklingError(f"it refers to {module}.{name}")
-        return super().find_class(module.replace("numpy.core", "numpy._core"), name)

@@ -28,7 +28,7 @@ _CODES[[ord(c) for c in ALPHABET]] = np.arange(len(ALPHABET))
 
 def characters(text: str) -> Array:
     """Indices into the alphabet [len(text)]."""
-    points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     return _CODES[np.where(points < len(_CODES), points, ord(" "))]
 
 
@@ -67,7 +67,7 @@ def encode(sentences: Sequence[Sequence[str]], known: dict[str, int], *, size: i
 
 def words(text: Any) -> list[str]:
     """Words of tokenised text: separated by spaces, or a list."""
-    return text.split() if isinstance(text, str) else [str(word) for word in text]
+    return text.split() if isinstance(text, str) else list(text)
 
 
 def tokenise(text: str | None) -> list[str]:
