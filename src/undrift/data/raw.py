@@ -151,7 +151,8 @@ def _array(value: Any) -> Array:
         case _:
             raise ValueError(f"it has a {type(value).__name__.lower()} in place of a plain array")
     dtype, content = _dtype(number), _bytes(content)
-    if not isinstance(shape, tuple) or not all(type(length) is int and length >= 0 for length in shape):
+    proper = isinstance(shape, tuple) and len(shape) <= 2
+    if not proper or not all(type(length) is int and 0 <= length <= _LARGEST for length in shape):
         raise ValueError("it has an array without a proper shape")
     if math.prod(shape) * dtype.itemsize != len(content):
         raise ValueError(f"it has an array of {len(content)} bytes, which do not fit its shape")
