@@ -40,7 +40,7 @@ def test_from_rows_is_the_same_federation() -> None:
 @pytest.mark.parametrize(
     ("rows", "sizes", "words"),
     [
-        ([0, 1, 2], [1, 1], "sizes must add up to the number of rows, got 2 and shape (3,)"),
+        ([0, 1, 2], [1, 1], "sizes must add up to the number of rows, got 2 and 3"),
         ([0, 1, 2], [3, 0], "client 1 has none"),
         ([0, 1, 2], [4, -1], "client 1 has none"),
         ([0, 1, 12], [3], "row numbers must lie in 0..11, got 0..12"),

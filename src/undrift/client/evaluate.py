@@ -41,9 +41,10 @@ def totals(learner: Learner, weights: Weights, test: Samples, keep_outputs: bool
     ``sums`` [3] are the sum of losses, right answers and answers, in float64; ``outputs`` are kept where asked for.
     """
     total = torch.zeros(3, dtype=torch.float64, device=test[0].device)
-    block, kept = _block(learner, weights.buffers), []
-    for inputs, target in zip(*(part.split(block) for part in test), strict=True):
-        output = learner.alone.outputs(weights.params, weights.buffers, inputs)
+    alone, kept = learner.alone, []
+    sizes = _blocks(alone, weights, test[0])
+    for inputs, target in zip(*(part.split(sizes) for part in test), strict=True):
+        output = _outputs(alone, weights, inputs)
         total[0] += learner.evaluation_losses(output, target).double().sum()
         if scores_classes(output, target):
             total[1] += (output.argmax(-1) == target).sum()
@@ -72,10 +73,32 @@ def class_averages(learner: Learner, weights: Weights, test: Samples) -> dict[st
     return dict(zip(("precision", "recall", "f1"), map(float, averages[:3]), strict=True))
 
 
-def _block(learner: Learner, buffers: Tree | None) -> int:
-    if buffers is None and learner.normalises:
-        return _STATISTICS
-    return _BLOCK.get(learner.device.type, _STATISTICS)
+def _blocks(learner: Learner, weights: Weights, x: Tensor) -> list[int]:
+    """How many samples are evaluated together; a last one that the model refuses alone joins those before it."""
+    statistics = weights.buffers is None and learner.normalises
+    block = _STATISTICS if statistics else _BLOCK.get(learner.device.type, _STATISTICS)
+    full, rest = divmod(len(x), block)
+    sizes = [block] * full + [rest] * bool(rest)
+    if full and rest == 1 and _refuses_one(learner, weights, x[-1:]):
+        sizes[-2:] = [block + 1]
+    return sizes
+
+
+def _outputs(learner: Learner, weights: Weights, x: Tensor) -> Tensor:
+    if len(x) == 1 and _refuses_one(learner, weights, x):  # twice the same sample has a variance, of 0
+        return learner.outputs(weights.params, weights.buffers, torch.cat([x, x]))[:1]
+    return learner.outputs(weights.params, weights.buffers, x)
+
+
+def _refuses_one(learner: Learner, weights: Weights, x: Tensor) -> bool:
+    """Whether the model cannot normalise a single sample, which has no variance, by its own statistics."""
+    if not learner.normalises:
+        return False
+    try:
+        learner.outputs(weights.params, weights.buffers, x)
+    except ValueError:
+        return True
+    return False
 
 
 def scores_classes(output: Tensor, target: Tensor) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,10 +16,13 @@ import torch
 from torch import Tensor
 
 from undrift.core import check
+from undrift.data import arrays
+from undrift.data.arrays import tensor
 
 Pair = tuple[Any, Any]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Scale = tuple[Sequence[float], Sequence[float]]
+_MOST_CLASSES = 1 << 20  # larger targets count something else
 
 
 class LocalTests(NamedTuple):
@@ -34,7 +37,8 @@ class LocalTests(NamedTuple):
 class FederatedData:
     """Samples `x`, targets `y`, and the rows of every client.
 
-    `clients` is a list of row numbers per client. `test` is a pair (x, y) held by the server. `normalise` is the mean
+    `clients` is a list with the rows of every client: their numbers, or a mask over all samples; clients may share
+    rows. `test` is a pair (x, y) held by the server, of the kind of `x` and `y`. `normalise` is the mean
     and the standard deviation of inputs per channel, for images [C, H, W]; models see (x − mean) / std, computed on
     the device after bytes have become numbers between 0 and 1 and after augmentation.
     """
@@ -50,12 +54,12 @@ class FederatedData:
         name: str = "",
         normalise: Scale | None = None,
     ) -> None:
-        sizes = np.array([len(rows) for rows in clients], dtype=np.int64)
+        inputs, targets = tensor("x", x), tensor("y", y)
+        own = [arrays.rows(f"client {i}", rows, len(inputs)) for i, rows in enumerate(_listed("clients", clients))]
+        sizes = np.array([len(rows) for rows in own], dtype=np.int64)
         _refuse_empty(sizes)
-        rows = np.concatenate([np.asarray(rows, dtype=np.int64) for rows in clients])
-        self._set(
-            tensor("x", x), tensor("y", y), rows, sizes, test=test, classes=classes, name=name, normalise=normalise
-        )
+        rows = np.concatenate(own)
+        self._set(inputs, targets, rows, sizes, test=test, classes=classes, name=name, normalise=normalise)
 
     @classmethod
     def from_rows(
@@ -71,11 +75,10 @@ class FederatedData:
         normalise: Scale | None = None,
     ) -> FederatedData:
         """From the rows of all clients, concatenated, and the size of each: fast for a million clients."""
-        numbers, counts = np.asarray(rows, dtype=np.int64), np.asarray(sizes, dtype=np.int64)
-        if numbers.ndim != 1 or counts.ndim != 1 or int(counts.sum()) != len(numbers):
-            raise ValueError(
-                f"sizes must add up to the number of rows, got {int(counts.sum())} and shape {numbers.shape}"
-            )
+        numbers, counts = arrays.whole_numbers("rows", rows), arrays.whole_numbers("sizes", sizes)
+        total = sum(counts.tolist())  # which cannot overflow
+        if total != len(numbers):
+            raise ValueError(f"sizes must add up to the number of rows, got {total} and {len(numbers)}")
         _refuse_empty(counts)
         self = cls.__new__(cls)
         self._set(
@@ -127,7 +130,8 @@ class FederatedData:
         if not folders:
             raise ValueError(f"{path} holds no folders; it needs one per client")
         pairs = [own.client(folder, names) for folder in folders]
-        self = cls.from_clients(pairs, None if test is None else own.client(Path(test), names))
+        held = None if test is None else own.client(Path(test), names)
+        self = cls._joined(pairs, [f"client {folder.name!r}" for folder in folders], held)
         self._classes = len(names) or None
         self.normalise = _checked_scale(normalise, self.x)
         return self
@@ -135,26 +139,30 @@ class FederatedData:
     @classmethod
     def from_clients(cls, clients: Sequence[Pair], test: Pair | None = None) -> FederatedData:
         """From a list with a pair of arrays (x, y) for every client."""
+        pairs = _listed("data", clients)
+        return cls._joined(pairs, [f"client {i}" for i in range(len(pairs))], test)
+
+    @classmethod
+    def _joined(cls, clients: Sequence[Pair], names: Sequence[str], test: Pair | None) -> FederatedData:
+        """The samples of all clients in one array; `names` are for messages."""
         xs: list[Tensor] = []
         ys: list[Tensor] = []
-        for i, pair in enumerate(clients):
+        for pair, name in zip(clients, names, strict=True):
             if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-                raise TypeError(f"data: client {i} must be a pair (x, y), got {type(pair).__name__}")
-            x, y = tensor(f"client {i}: x", pair[0]), tensor(f"client {i}: y", pair[1])
-            if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
-                raise ValueError(
-                    f"client {i}: x and y must have equally many rows, got shapes {_shape(x)} and {_shape(y)}"
-                )
+                raise TypeError(f"data: {name} must be a pair (x, y), got {type(pair).__name__}")
+            x, y = tensor(f"{name}: x", pair[0]), tensor(f"{name}: y", pair[1])
+            if len(x) != len(y):
+                raise ValueError(f"{name}: x and y must have equally many rows, got shapes {_shape(x)} and {_shape(y)}")
             if not len(x):
-                raise ValueError(f"data: every client needs at least one sample; client {i} has none")
+                raise ValueError(f"data: every client needs at least one sample; {name} has none")
             if xs and (x.shape[1:] != xs[0].shape[1:] or y.shape[1:] != ys[0].shape[1:]):
                 raise ValueError(
-                    f"client {i}: samples must have client 0's shape, {_shape(xs[0][0])} and {_shape(ys[0][0])}, "
+                    f"{name}: samples must have {names[0]}'s shape, {_shape(xs[0][0])} and {_shape(ys[0][0])}, "
                     f"got {_shape(x[0])} and {_shape(y[0])}"
                 )
             if xs and (x.dtype != xs[0].dtype or y.dtype != ys[0].dtype):
                 raise ValueError(
-                    f"client {i}: samples must have the types of client 0's, {xs[0].dtype} and {ys[0].dtype}, "
+                    f"{name}: samples must have the types of {names[0]}'s, {xs[0].dtype} and {ys[0].dtype}, "
                     f"got {x.dtype} and {y.dtype}"
                 )
             xs.append(x)
@@ -177,20 +185,22 @@ class FederatedData:
         name: str = "",
         normalise: Scale | None = None,
     ) -> None:
-        if x.ndim == 0 or y.ndim == 0:
-            raise ValueError(f"x and y must be arrays with a row per sample, got shapes {_shape(x)} and {_shape(y)}")
         if len(x) != len(y):
             raise ValueError(f"x and y must have equally many rows, got {len(x)} and {len(y)}")
-        if rows.min() < 0 or rows.max() >= len(x):
-            raise ValueError(f"clients: row numbers must lie in 0..{len(x) - 1}, got {rows.min()}..{rows.max()}")
         self.x, self.y, self.rows, self.sizes = x, y, rows, sizes
         self.offsets = np.concatenate([[0], np.cumsum(sizes)])
+        if rows.min() < 0 or rows.max() >= len(x):
+            wrong = int(np.flatnonzero((rows < 0) | (rows >= len(x)))[0])
+            raise ValueError(
+                f"clients: row numbers must lie in 0..{len(x) - 1}, got {rows.min()}..{rows.max()}, "
+                f"the first of them from client {self._holder(wrong)}"
+            )
         self.test = None if test is None else held_out(test)
         self.local_tests: LocalTests | None = None
         self.normalise = _checked_scale(normalise, x)
         self.name = name
         self.recipe: dict[str, Any] = {}  # how `load` made it, so that a run can be resumed without the object
-        self._classes = classes
+        self._classes = _checked_classes(classes, y)
         for what, values in (("x", x), ("y", y)):
             _refuse_nonfinite(what, values, self)
 
@@ -208,10 +218,10 @@ class FederatedData:
     def classes(self) -> int | None:
         """The number of classes, when targets are single whole numbers."""
         if self._classes is None and self.y.ndim == 1 and not self.y.is_floating_point():
-            most = int(self.y.max())
-            if self.test is not None:
-                most = max(most, int(self.test[1].max()))
-            self._classes = most + 1
+            labels = (self.y,) if self.test is None else (self.y, self.test[1])
+            most = max(int(y.max()) for y in labels)
+            if min(int(y.min()) for y in labels) >= 0 and most < _MOST_CLASSES:
+                self._classes = most + 1
         return self._classes
 
     def client(self, index: int) -> tuple[Tensor, Tensor]:
@@ -251,7 +261,11 @@ class FederatedData:
     def owner(self, row: int) -> int | None:
         """The client that holds a row, if any."""
         found = np.flatnonzero(self.rows == row)
-        return None if not len(found) else int(np.searchsorted(self.offsets, found[0], side="right") - 1)
+        return None if not len(found) else self._holder(int(found[0]))
+
+    def _holder(self, place: int) -> int:
+        """The client at a place of `rows`."""
+        return int(np.searchsorted(self.offsets, place, side="right") - 1)
 
     def fingerprint(self) -> str:
         """A digest of everything that training and evaluation see."""
@@ -266,29 +280,12 @@ class FederatedData:
         return digest.hexdigest()
 
 
-def tensor(what: str, values: Any) -> Tensor:
-    """A tensor on the CPU from a tensor, an array or nested lists.
-
-    A one-dimensional array of integers becomes int64; others (bytes of images, tokens) keep their small type.
-    """
-    if isinstance(values, Tensor):
-        out = values.detach().cpu()
-    else:
-        try:
-            out = torch.from_numpy(np.ascontiguousarray(np.asarray(values)))
-        except (TypeError, ValueError) as error:
-            raise TypeError(f"{what} must be an array or a tensor of numbers, got {type(values).__name__}") from error
-    if out.dtype is torch.bool or (out.ndim <= 1 and not out.is_floating_point()):
-        return out.long()
-    return out
-
-
 def held_out(test: Pair) -> tuple[Tensor, Tensor]:
     """A checked test set, as tensors."""
     if not isinstance(test, (tuple, list)) or len(test) != 2:
         raise TypeError(f"test must be a pair (x, y), got {type(test).__name__}")
     x, y = tensor("test x", test[0]), tensor("test y", test[1])
-    if len(x) != len(y) or not len(x):
+    if not len(x) == len(y) > 0:
         raise ValueError(f"test: x and y must have equally many rows, at least one, got {len(x)} and {len(y)}")
     for what, values in (("test x", x), ("test y", y)):
         _refuse_nonfinite(what, values)
@@ -298,15 +295,38 @@ def held_out(test: Pair) -> tuple[Tensor, Tensor]:
 def _checked_scale(normalise: Scale | None, x: Tensor) -> Scale | None:
     if normalise is None:
         return None
-    mean, std = (tuple(float(v) for v in part) for part in normalise)
+    try:
+        mean, std = (tuple(float(v) for v in part) for part in normalise)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"normalise must be a pair of lists of numbers (mean, std), got {normalise!r}") from error
     if x.ndim != 4 or not len(mean) == len(std) == x.shape[1]:
         raise ValueError(
             f"normalise needs images [channels, height, width] and a mean and a deviation for each channel, "
             f"got {len(mean)} and {len(std)} for samples of shape {_shape(x)[1:]}"
         )
+    for value in mean:
+        check.number("normalise: a mean", value)
     for value in std:
         check.number("normalise: a standard deviation", value, 0, open_low=True)
     return mean, std
+
+
+def _checked_classes(classes: int | None, y: Tensor) -> int | None:
+    if classes is None:
+        return None
+    check.integer("classes", classes, 1)
+    if y.ndim == 1 and not y.is_floating_point() and len(y) and not 0 <= int(y.min()) <= int(y.max()) < classes:
+        raise ValueError(
+            f"labels must lie in 0..{classes - 1} where there are classes={classes}, got {int(y.min())}..{int(y.max())}"
+        )
+    return int(classes)
+
+
+def _listed(what: str, values: Any) -> list[Any]:
+    """The entries of a list, one per client."""
+    if isinstance(values, (str, bytes, Mapping, Set)) or not isinstance(values, Iterable):
+        raise TypeError(f"{what} must be a list with an entry per client, got {type(values).__name__}")
+    return list(values)
 
 
 def _refuse_empty(sizes: Ints) -> None:

@@ -66,7 +66,7 @@ def summary(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def has_classes(data: FederatedData) -> bool:
-    return data.y.ndim == 1 and not data.y.is_floating_point()
+    return data.y.ndim == 1 and data.classes is not None
 
 
 def counts(data: FederatedData, start: int = 0, stop: int | None = None) -> np.ndarray[Any, np.dtype[np.int64]]:

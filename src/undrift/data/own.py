@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from undrift.data import images
+from undrift.data.foreign import read_npy
 
 Array = np.ndarray[Any, Any]
 
@@ -59,11 +60,7 @@ def class_names(path: Path, test: str | Path | None) -> dict[str, int]:
 def client(folder: Path, names: dict[str, int]) -> tuple[Array, Array]:
     """Samples and targets of one client."""
     if (folder / "x.npy").is_file() and (folder / "y.npy").is_file():
-        try:
-            x, y = (np.load(folder / f"{part}.npy", allow_pickle=False) for part in "xy")
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{folder}: x.npy and y.npy cannot be read: {error}") from error
-        return x, y
+        return read_npy(folder / "x.npy"), read_npy(folder / "y.npy")
     files = [(file, names[kind.name]) for kind in subfolders(folder) for file in sorted(kind.iterdir())]
     files = [(file, label) for file, label in files if file.is_file() and not file.name.startswith(".")]
     if not files:

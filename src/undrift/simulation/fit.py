@@ -15,6 +15,7 @@ from undrift.client.generators import Watch, kept
 from undrift.client.learner import Learner, Trial
 from undrift.core.random import Key, Stream
 from undrift.data import augment as augmentation
+from undrift.data.arrays import kind_of_input
 from undrift.data.augment import Augment
 from undrift.data.federated import FederatedData
 from undrift.data.text import IGNORED
@@ -227,6 +228,13 @@ def _check_test(data: FederatedData, test: Samples | None) -> None:
             f"test samples have shapes {tuple(test[0].shape[1:])} and {tuple(test[1].shape[1:])}, "
             f"those of clients {tuple(data.x.shape[1:])} and {tuple(data.y.shape[1:])}"
         )
+    if test is not None and kind_of_input(test[0]) != kind_of_input(data.x):
+        raise ValueError(
+            f"test samples are {kind_of_input(test[0])} ({test[0].dtype}), "
+            f"but those of clients are {kind_of_input(data.x)} ({data.x.dtype})"
+        )
+    if test is not None and test[1].is_floating_point() != data.y.is_floating_point():
+        raise ValueError(f"test targets have the type {test[1].dtype}, those of clients {data.y.dtype}")
 
 
 def _check_classes(output: Tensor, y: Tensor, what: str) -> None:
@@ -236,7 +244,7 @@ def _check_classes(output: Tensor, y: Tensor, what: str) -> None:
         )
     if not len(y):
         return
-    if not scores_classes(output, y[: len(output)]) and y.ndim <= 2:
+    if not scores_classes(output[: len(y)], y[: len(output)]) and y.ndim <= 2:
         raise ValueError(
             f"cross-entropy needs one output per class: for {what}targets of shape {tuple(y.shape[1:])} the model "
             f"must return [samples, {'positions, ' if y.ndim == 2 else ''}classes], got {tuple(output.shape)}"

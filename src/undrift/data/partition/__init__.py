@@ -13,6 +13,7 @@ import numpy as np
 
 from undrift.core import check
 from undrift.core.check import nearest
+from undrift.data.arrays import column
 from undrift.data.partition.classes import classes
 from undrift.data.partition.dirichlet import dirichlet
 from undrift.data.partition.dirichlet_client import dirichlet_client
@@ -32,6 +33,7 @@ SCHEMES: dict[str, Scheme] = {
     "quantity": quantity,
     "natural": natural,
 }
+_LONGEST = 80  # characters of a scheme
 
 __all__ = ["SCHEMES", "UNASSIGNED", "by_owner", "owners", "parse", "partition"]
 
@@ -54,9 +56,14 @@ def partition(scheme: str, labels: Any, clients: int | None = None, seed: int = 
 def owners(scheme: str, labels: Any, clients: int | None = None, seed: int = 0, *, users: Any = None) -> Ints:
     """The client of every sample [n], or `UNASSIGNED`."""
     name, argument, minimum = parse(scheme)
-    y, numbers = np.asarray(labels), np.zeros(0, dtype=np.int64)
+    check.integer("seed", seed, 0)
+    y, numbers = column("labels", labels), np.zeros(0, dtype=np.int64)
     if name == "natural":
-        numbers = eligible_users(users, minimum)
+        if users is None:
+            raise ValueError("partition 'natural' needs the user of every sample, and these data have no users")
+        numbers = eligible_users(column("users", users), minimum)
+        if len(numbers) != len(y):
+            raise ValueError(f"users must have an entry for each of the {len(y)} samples, got {len(numbers)}")
         clients = int(numbers.max()) + 1 if clients is None else clients
     check.integer("clients", clients, 1)
     assert clients is not None
@@ -86,6 +93,8 @@ def parse(scheme: str) -> Parsed:
     """A scheme's name, number and minimum."""
     if not isinstance(scheme, str):
         raise TypeError(f"partition must be a word such as 'dirichlet:0.1', got {scheme!r}")
+    if not scheme.isprintable() or len(scheme) > _LONGEST:
+        raise ValueError(f"partition must be a word such as 'dirichlet:0.1', got {scheme[:_LONGEST]!r}")
     head, *options = scheme.split(",")
     name, _, argument = head.partition(":")
     if name not in SCHEMES:
@@ -93,7 +102,7 @@ def parse(scheme: str) -> Parsed:
     minimum = 1
     for option in options:
         key, _, value = option.partition("=")
-        if key.strip() != "min" or not value.strip().isdigit():
+        if key.strip() != "min" or not value.strip().isdecimal():
             raise ValueError(f"partition {scheme!r}: only a minimum may follow the comma, as in '{head},min=10'")
         minimum = max(1, int(value))
     return Parsed(name, argument, minimum)

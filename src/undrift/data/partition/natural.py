@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from undrift.data.partition.request import UNASSIGNED, Ints, Request
+from undrift.data.partition.request import UNASSIGNED, Array, Ints, Request
 
 
 def natural(request: Request) -> Ints:
@@ -20,11 +18,9 @@ def natural(request: Request) -> Ints:
     return number[users]
 
 
-def eligible_users(users: Any, minimum: int) -> Ints:
+def eligible_users(users: Array, minimum: int) -> Ints:
     """The number of every sample's user [n]; `UNASSIGNED` where the user has fewer than `minimum` samples."""
-    if users is None:
-        raise ValueError("partition 'natural' needs the user of every sample, and these data have no users")
-    _, user, sizes = np.unique(np.asarray(users), return_inverse=True, return_counts=True)
+    _, user, sizes = np.unique(users, return_inverse=True, return_counts=True)
     eligible = sizes >= minimum
     if not eligible.any():
         raise ValueError(f"no user has min={minimum} samples; the largest has {sizes.max()}")

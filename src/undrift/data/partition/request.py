@@ -48,7 +48,7 @@ class Request(NamedTuple):
     def whole_number(self, default: str = "") -> int:
         """The argument as a whole number from 1."""
         name, text = self.name, self.argument or default
-        if not text.isdigit() or int(text) < 1:
+        if not text.isdecimal() or len(text) > 18 or int(text) < 1:
             raise ValueError(f"partition '{name}' needs a whole number from 1, as in '{name}:2', got '{name}:{text}'")
         return int(text)
 
