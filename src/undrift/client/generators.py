@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from undrift.core import torch_private
+from undrift.core.log import notice
 
 _SEARCHED = 20_000  # objects at most, in search of generators
 _REMEDY = "use dropout, torch.rand, torch.randn or another function of PyTorch's that undrift makes reproducible"
@@ -145,6 +146,20 @@ def _comparable(state: Any) -> Any:
     return state
 
 
+@contextmanager
+def noticed() -> Iterator[None]:
+    """Tells the user if a shared generator is used meanwhile, by code that draws in some calls only."""
+    generators = shared()
+    before = states(generators)
+    yield
+    for each, old, new in _together(generators, before, states(generators)):
+        if old != new:
+            notice(
+                f"{each.name} was used during the run, by a model, a loss, an augmentation or a metric that did not "
+                "use it when it was tried before: another run may give other numbers"
+            )
+
+
 class Watch:
     """Runs pieces of a user's code, and refuses one that draws from a generator that is not ours.
 
@@ -158,7 +173,7 @@ class Watch:
         self._after: dict[str, list[Any]] = {}  # states of the owned generators after the first run
 
     @contextmanager
-    def __call__(self, what: str) -> Iterator[None]:
+    def __call__(self, what: str, remedy: str = _REMEDY) -> Iterator[None]:
         """Refuses `what`, such as "the model", if it draws meanwhile."""
         generators, drew = shared(), list[str]()
         before, owned_before = states(generators), states(self._owned)
@@ -171,7 +186,7 @@ class Watch:
         changed += [each.name for each, old, once, new in owned if old != new != once]
         if drew or changed:
             by = f"by {drew[0]}" if drew else f"from {changed[0]}"
-            raise ValueError(f"{what} draws random numbers {by}, so that no two runs would give the same; {_REMEDY}")
+            raise ValueError(f"{what} draws random numbers {by}, so that no two runs would give the same; {remedy}")
 
     def _noting(self, drew: list[str], name: str, operation: Callable[[], Any]) -> Any:
         generators = [each for each in shared() if each.name.startswith("torch")]

@@ -171,15 +171,15 @@ class Learner:
                 if torch_private.is_batch_norm(part):
                     part.train()
         given = self.buffers if buffers is None else buffers
-        with torch.no_grad(), self._evaluation_draws(0):
+        with torch.no_grad(), self.evaluation_draws(0):
             return self._call(params | {k: b.clone() for k, b in given.items()}, x)
 
     def evaluation_losses(self, output: Tensor, target: Tensor) -> Tensor:
         """Per-sample losses of outputs in evaluation mode."""
-        with torch.no_grad(), self._evaluation_draws(1):
+        with torch.no_grad(), self.evaluation_draws(1):
             return self.sample_loss(output, target)
 
-    def _evaluation_draws(self, step: int) -> AbstractContextManager[Any]:
+    def evaluation_draws(self, step: int) -> AbstractContextManager[Any]:
         """Every evaluation draws the same numbers, if any."""
         return Draws(self.evaluation_key, step, Stream.EVALUATION) if self.draws_in_evaluation else nullcontext()
 

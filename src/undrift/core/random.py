@@ -71,7 +71,7 @@ def uniform(key: Key, stream: int, step: int, shape: tuple[int, ...]) -> Tensor:
     """Numbers in [0, 1) with 24 bits, exact in float32 [..., *shape]."""
     words = bits(key, stream, step, math.prod(shape))
     numbers = (words >> 8).to(torch.float32) * 2.0**-24
-    return numbers.reshape(*words.shape[:-1], *shape)
+    return numbers.reshape((*words.shape[:-1], *shape))
 
 
 def normal(key: Key, stream: int, step: int, shape: tuple[int, ...]) -> Tensor:
@@ -81,7 +81,7 @@ def normal(key: Key, stream: int, step: int, shape: tuple[int, ...]) -> Tensor:
     radius = torch.sqrt(-2.0 * torch.log1p(-pairs[..., 0]))
     numbers = radius * torch.cos(2.0 * math.pi * pairs[..., 1])
     # Devices may differ in the last bit of a logarithm; rounding to float32 hides it.
-    return numbers.float().reshape(*pairs.shape[:-2], *shape)
+    return numbers.float().reshape((*pairs.shape[:-2], *shape))
 
 
 def permutations(key: Key, stream: Stream, step: int, sizes: Tensor, width: int) -> Tensor:

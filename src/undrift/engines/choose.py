@@ -206,7 +206,8 @@ def _chunk(workload: Workload) -> int:
         return saved
 
     points = {k: v.detach().clone().requires_grad_() for k, v in learner.parameters.items()}
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
+    keeping = torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved)
+    with torch.enable_grad(), keeping, learner.evaluation_draws(0):
         learner.module.eval()
         torch.func.functional_call(learner.module, points | learner.buffers, (learner.prepare(probe),))
     model = tree.nbytes(learner.parameters)

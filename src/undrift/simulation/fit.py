@@ -35,8 +35,9 @@ def check_fit(learner: Learner, data: FederatedData, test: Samples | None) -> No
             if test is not None:
                 _check_classes(output, test[1], "test ")
 
-    with kept(learner.loss):
-        learner.listen(torch.cat([given[0]] * 2), _try(learner.copied(), given, check_classes))
+    trying = learner.copied()
+    with kept(trying.module, learner.loss):
+        learner.listen(torch.cat([given[0]] * 2), _try(trying, given, check_classes))
 
 
 def find_augmentation(augment: Any, learner: Learner, data: FederatedData) -> Augment | None:
@@ -111,7 +112,8 @@ def _train(learner: Learner, watch: Watch, given: Samples) -> _Pass:
     if not _same(y, given[1]) or not _same(output.detach(), before):
         raise ValueError("the loss writes into the outputs or targets that it is given; let it copy them before")
     _check_attached(output, values)
-    with watch("the backward pass"), _refusing("the loss cannot be differentiated"):
+    remedy = "draw in the forward pass, without checkpointing"
+    with watch("the backward pass", remedy), _refusing("the loss cannot be differentiated"):
         slopes = torch.autograd.grad(values.sum(), list(points.values()), allow_unused=True)
     gradient = [slope.detach() for slope in slopes if slope is not None]
     if not gradient:

@@ -6,10 +6,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
+from undrift.client.generators import noticed
 from undrift.engines import allocation
 from undrift.engines.determinism import arithmetic
 from undrift.simulation.callbacks import Callback, EarlyStopping
@@ -29,7 +30,7 @@ class Interrupted(KeyboardInterrupt):
 
 def train(runs: Sequence[Run], callbacks: Sequence[Callback], on_divergence: str) -> None:
     """Train a run, or several that train together, to the end."""
-    first = runs[0]
+    first, watching = runs[0], bool(callbacks)
     if first.options.patience is not None:
         patience = EarlyStopping(first.options.patience)
         callbacks = (*callbacks, patience)
@@ -41,6 +42,7 @@ def train(runs: Sequence[Run], callbacks: Sequence[Callback], on_divergence: str
         allocation.keep_freed_memory(),
         _ctrl_c() as interrupted,
         progress_bar(label, first.options.rounds, len(runs)) as tick,
+        nullcontext() if watching else noticed(),  # callbacks may draw
         _watched(runs, callbacks),
     ):
         for run in runs:
