@@ -122,7 +122,9 @@ def test_an_algorithm_on_the_command_line_replaces_the_section(undrift: Undrift)
 
 
 def test_divergence_fails_with_what_there_is(undrift: Undrift) -> None:
-    result = undrift("run", "-a", "fedavg", *QUICK, "--set", "local.lr=3e38", "--set", "local.epochs=9", "--out", "x")
+    result = undrift(
+        "run", "-a", "fedavg", *QUICK, "--set", "local.lr=1e18", "--set", "local.weight_decay=1e18", "--out", "x"
+    )
     refused(result, "diverged in round", code=1)
     assert "FedAvg (diverged) on digits" in result.stdout
     assert Path("x/report.html").exists()
@@ -266,11 +268,15 @@ def test_compare_refuses_to_go_on_with_something_else(changed: tuple[str, ...], 
 
 
 def test_compare_goes_on_when_one_diverges(undrift: Undrift) -> None:
-    arguments = ("compare", "-a", "fedavg,fedprox(mu=1e30)", *QUICK, "--set", "local.epochs=9")
+    arguments = ("compare", "-a", "fedavg,fedprox(mu=1e18)", *QUICK, "--set", "local.epochs=9")
     result = undrift(*arguments, "--out", "x")
     assert result.exit_code == 0
-    assert "FedProx(mu=1e+30) (diverged)" in result.stdout
-    refused(undrift(*arguments, "--set", "local.lr=3e38", "--out", "y"), "every run diverged", code=1)
+    assert "FedProx(mu=1e+18) (diverged)" in result.stdout
+    refused(
+        undrift(*arguments, "--set", "local.lr=1e18", "--set", "local.weight_decay=1e18", "--out", "y"),
+        "every run diverged",
+        code=1,
+    )
 
 
 @pytest.mark.parametrize(

@@ -110,5 +110,5 @@ def test_codecs_by_name() -> None:
     assert codec.find(ErrorFeedback(0.1)) == ErrorFeedback(0.1)
     with pytest.raises(ValueError, match="unknown codec 'hlaf'; did you mean 'half'"):
         codec.find("hlaf")
-    with pytest.raises(TypeError, match="a codec must be a name or a Codec"):
+    with pytest.raises(TypeError, match="compress must be a name or a Codec"):
         codec.find(Half)  # type: ignore[arg-type]

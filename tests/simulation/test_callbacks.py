@@ -43,7 +43,9 @@ def test_a_true_result_ends_the_run_and_all_are_told() -> None:
 def test_end_comes_after_an_error_too() -> None:
     diary = Diary()
     with pytest.raises(ud.DivergenceError):
-        ud.simulate("fedavg", "softmax", "digits", rounds=5, callbacks=[diary], **SETTINGS | {"lr": 1e38})
+        ud.simulate(
+            "fedavg", "softmax", "digits", rounds=5, callbacks=[diary], **SETTINGS | {"lr": 1e18, "weight_decay": 1e18}
+        )
     assert diary.entries[-1].startswith("end")
 
 

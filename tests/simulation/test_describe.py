@@ -89,7 +89,7 @@ def test_the_median_is_not_the_mean() -> None:
     [
         ({"aggregate": "medain"}, ValueError, "unknown aggregation rule 'medain'; did you mean 'median'"),
         ({"compress": "quarter"}, ValueError, "unknown codec 'quarter'"),
-        ({"compress": 3}, TypeError, "a codec must be a name or a Codec"),
+        ({"compress": 3}, TypeError, "compress must be a name or a Codec"),
         ({"plugins": [3]}, TypeError, "plugins must be a list of plug-ins"),
         ({"metrics": 3}, TypeError, "metrics must be names or a dict of functions"),
     ],

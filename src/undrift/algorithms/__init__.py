@@ -33,7 +33,7 @@ from undrift.algorithms.mime import Mime, MimeLite, MimeLiteMom, MimeMom, MimeSV
 from undrift.algorithms.moon import MOON
 from undrift.algorithms.perfedavg import PerFedAvg
 from undrift.algorithms.scaffold import SCAFFOLD
-from undrift.core.check import nearest
+from undrift.core.check import nearest, shown
 from undrift.methods.algorithm import Algorithm
 
 __all__ = [
@@ -134,5 +134,5 @@ def find(name: str) -> type[Algorithm]:
     known = available()
     key = name.lower().replace("-", "").replace("_", "").replace(" ", "")
     if key not in known:
-        raise ValueError(f"unknown algorithm {name!r}{nearest(key, known)}")
+        raise ValueError(f"unknown algorithm {shown(name)}{nearest(key, known)}")
     return known[key]

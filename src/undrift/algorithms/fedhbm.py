@@ -158,7 +158,7 @@ def _check_variant(variant: Variant) -> None:
     if isinstance(variant, str):
         check.choice("variant", variant, ("shared", "random"))
     elif variant is not None and not isinstance(variant, Mapping):
-        raise TypeError(f"variant must be None, 'shared', 'random' or a state dict, got {variant!r}")
+        raise TypeError(f"variant must be None, 'shared', 'random' or a state dict, got {check.shown(variant)}")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from undrift.client.layout import AtMost, Layers
+from undrift.core import check
 from undrift.methods.algorithm import Algorithm
 from undrift.methods.correction import Correction
 from undrift.methods.setting import Setting
@@ -49,7 +50,7 @@ class FedPGVC(Algorithm):
 
     def __post_init__(self) -> None:
         if self.pgvc is not None:
-            raise ValueError(f"FedPGVC is PGVC already; pgvc must be None, got {self.pgvc!r}")
+            raise ValueError(f"FedPGVC is PGVC already; pgvc must be None, got {check.shown(self.pgvc)}")
         PGVC(self.layers, self.form)  # checks its options
 
     def corrections(self, setting: Setting) -> tuple[Correction, ...]:

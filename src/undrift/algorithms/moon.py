@@ -106,14 +106,15 @@ class MOON(Algorithm):
         check.number("mu", self.mu, 0)
         check.number("temperature", self.temperature, 0, open_low=True)
         if not isinstance(self.representation, str | None):
-            raise TypeError(f"representation must be None or the name of a submodule, got {self.representation!r}")
+            given = check.shown(self.representation)
+            raise TypeError(f"representation must be None or the name of a submodule, got {given}")
 
     def corrections(self, setting: Setting) -> tuple[Correction, ...]:
         layout = setting.layout
         if self.representation is not None:
             if self.representation not in layout.modules:
                 raise ValueError(
-                    f"representation: no submodule {self.representation!r}"
+                    f"representation: no submodule {check.shown(self.representation)}"
                     f"{check.nearest(self.representation, layout.modules)}"
                 )
             return (self._contrast(self.representation, "output", setting),)

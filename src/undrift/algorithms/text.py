@@ -9,10 +9,13 @@ from dataclasses import fields
 from typing import Any
 
 from undrift import algorithms, plugins
+from undrift.core import check
 from undrift.core.check import nearest
 from undrift.methods.algorithm import Algorithm
 from undrift.methods.options import default_of
 from undrift.methods.plugin import Plugin
+
+_LONGEST = 10_000  # characters
 
 
 def parse(text: str) -> Algorithm:
@@ -29,13 +32,15 @@ def parse_plugin(text: str) -> Plugin:
 
 def read(text: str) -> tuple[str, dict[str, Any]]:
     """The same as a name and plain values for `from_options`; a bare word among the options is a string."""
-    match = re.fullmatch(r"\s*([\w -]+?)\s*(\(.*\))?\s*", text, re.DOTALL)
-    if not match:
-        raise ValueError(f"an algorithm is written name or name(option=value), got {text!r}")
+    name, parenthesis, rest = text.strip().partition("(")
+    if len(text) > _LONGEST or not re.fullmatch(r"[\w -]+", name.strip()):
+        raise ValueError(f"an algorithm is written name or name(option=value), got {check.shown(text)}")
     try:
-        return match[1], _keywords(ast.parse(f"_{match[2] or '()'}", mode="eval").body)
-    except (SyntaxError, ValueError):
-        raise ValueError(f"options of an algorithm are written name(option=value, ...), got {text!r}") from None
+        return name.strip(), _keywords(ast.parse(f"_({rest}" if parenthesis else "_()", mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two of text that is nested too deeply
+        raise ValueError(
+            f"options of an algorithm are written name(option=value, ...), got {check.shown(text)}"
+        ) from None
 
 
 def split(text: str) -> list[str]:
@@ -75,7 +80,8 @@ def plugin_from_stored(description: Mapping[str, Any]) -> Plugin:
 def _keywords(call: ast.expr) -> dict[str, Any]:
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
         raise ValueError
-    if call.args or any(keyword.arg is None for keyword in call.keywords):
+    names = [keyword.arg for keyword in call.keywords]
+    if call.args or None in names or len(set(names)) < len(names):
         raise ValueError
     return {str(keyword.arg): _value(keyword.value) for keyword in call.keywords}
 
@@ -113,7 +119,7 @@ def _refuse_unknown(kind: type[Algorithm] | type[Plugin], options: Mapping[str, 
     known = [option.name for option in fields(kind)]
     for key in options:
         if key not in known:
-            raise ValueError(f"{kind.__name__} has no option {key!r}{nearest(key, known)}")
+            raise ValueError(f"{kind.__name__} has no option {check.shown(key)}{nearest(key, known)}")
 
 
 def _without_defaults(kind: type[Algorithm] | type[Plugin], options: Mapping[str, Any]) -> dict[str, Any]:

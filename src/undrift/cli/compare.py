@@ -9,6 +9,7 @@ import typer
 from undrift.cli.help import CommandWithSettings, examples
 from undrift.cli.options import AsJson, Clients, ConfigFile, Data, Model, Out, Partition, Rounds, Settings
 from undrift.cli.results import output_directory, show_comparison, show_defaults
+from undrift.core import check
 
 
 def register(app: typer.Typer) -> None:
@@ -86,14 +87,15 @@ def compare(
 
 def _seeds(text: str, first: int) -> list[int]:
     """Of ``5``, five seeds from the first on; of ``0,1,7``, these."""
+    from undrift.simulation.compare import MOST_SEEDS
+
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
-        raise ValueError(f"--seeds must be a count or a list such as 0,1,7, got {text!r}") from None
+        raise ValueError(f"--seeds must be a count or a list such as 0,1,7, got {check.shown(text)}") from None
     if len(numbers) > 1:
         return numbers
-    if numbers[0] < 1:
-        raise ValueError(f"--seeds must be at least 1, got {text}")
+    check.integer("--seeds", numbers[0], 1, MOST_SEEDS)
     return list(range(first, first + numbers[0]))
 
 
@@ -101,4 +103,4 @@ def _rates(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise ValueError(f"--lr must be a number or a list such as 0.01,0.1, got {text!r}") from None
+        raise ValueError(f"--lr must be a number or a list such as 0.01,0.1, got {check.shown(text)}") from None

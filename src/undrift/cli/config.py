@@ -23,6 +23,7 @@ from undrift.algorithms.text import from_options
 from undrift.algorithms.text import read as read_algorithm
 from undrift.cli.options import DEFAULT_DATA
 from undrift.cli.settings import SETTINGS
+from undrift.core import check
 from undrift.core.check import nearest
 from undrift.data import FederatedData, default_settings, load
 from undrift.methods.algorithm import Algorithm
@@ -81,15 +82,17 @@ def read(path: str | Path) -> Sections:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not a text file in UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise ValueError(f"{path} is nested too deeply") from None
+    except ValueError as error:
         what, _, where = str(error).removesuffix(")").partition(" (at ")
-        raise ValueError(f"{path}, {where}: {what[0].lower()}{what[1:]}") from None
+        raise ValueError(f"{path}{where and f', {where}'}: {what[0].lower()}{what[1:]}") from None
     if isinstance(content.get(ALGORITHM), str):
         content[ALGORITHM] = {"name": content[ALGORITHM]}
     for section, keys in content.items():
         if not isinstance(keys, dict):
             hint = f"; did you mean [{section}] with name = {keys!r}?" if "name" in SETTINGS.get(section, {}) else ""
-            raise ValueError(f"{path}: {section!r} must be a section, [{section}], got {keys!r}{hint}")
+            raise ValueError(f"{path}: {section!r} must be a section, [{section}], got {check.shown(keys)}{hint}")
     return content
 
 
@@ -98,18 +101,18 @@ def parse_setting(text: str) -> tuple[str, str, Any]:
     path, equals, value = text.partition("=")
     section, dot, key = path.strip().partition(".")
     if not equals or not value.strip():
-        raise ValueError(f"a setting is written section.key=value, as in local.lr=0.05, got {text!r}")
+        raise ValueError(f"a setting is written section.key=value, as in local.lr=0.05, got {check.shown(text)}")
     if not dot:
-        raise ValueError(f"unknown key {section!r}{_suggestion('', section)}")
+        raise ValueError(f"unknown key {check.shown(section)}{_suggestion('', section)}")
     return section, key, _toml_value(value.strip())
 
 
 def _toml_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # what is no TOML, has too many digits, or is nested too deeply
         if text[0] in "[{\"'":
-            raise ValueError(f"{text!r} is not a TOML value") from None
+            raise ValueError(f"{check.shown(text)} is not a TOML value") from None
         return text
 
 
@@ -154,10 +157,10 @@ def find_algorithm(sections: Sections) -> Algorithm:
 
 def _checked(section: str, keys: Mapping[str, Any]) -> dict[str, Any]:
     if section not in SETTINGS:
-        raise ValueError(f"unknown section {section!r}{nearest(section, [*SETTINGS, ALGORITHM])}")
+        raise ValueError(f"unknown section {check.shown(section)}{nearest(section, [*SETTINGS, ALGORITHM])}")
     for key, value in keys.items():
         if key not in SETTINGS[section]:
-            raise ValueError(f"unknown key '{section}.{key}'{_suggestion(section, key)}")
+            raise ValueError(f"unknown key {check.shown(f'{section}.{key}')}{_suggestion(section, key)}")
         _check(SETTINGS[section][key], value)
     return dict(keys)
 
@@ -167,7 +170,7 @@ def _check(option: Option, value: Any) -> None:
         return
     if not option.kind.fits(value):
         words = option.kind.words if option.none is None else f'{option.kind.words} or "{option.none}"'
-        raise ValueError(f"{option.path} must be {words}, got {value!r}")
+        raise ValueError(f"{option.path} must be {words}, got {check.shown(value)}")
     option.kind.check(option.path, value)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from undrift.core import torch_private
-from undrift.core.check import nearest
+from undrift.core.check import nearest, shown
 
 Layers = int | str | Sequence[str]
 
@@ -63,15 +63,15 @@ class Layout:
         if isinstance(layers, int) and not isinstance(layers, bool):
             return self._last(layers)
         if isinstance(layers, str) or not isinstance(layers, Sequence):
-            raise TypeError(f"layers must be a number, 'all' or a list of parameter names, got {layers!r}")
+            raise TypeError(f"layers must be a number, 'all' or a list of parameter names, got {shown(layers)}")
         for name in layers:
-            if name not in self.names:
-                raise ValueError(f"layers: no parameter {name!r}{nearest(str(name), self.names)}")
+            if not isinstance(name, str) or name not in self.names:
+                raise ValueError(f"layers: no parameter {shown(name)}{nearest(name, self.names)}")
         return tuple(name for name in self.names if name in set(layers))
 
     def _last(self, count: int) -> tuple[str, ...]:
         if not 0 <= count <= len(self.layers):
-            raise ValueError(f"layers must lie between 0 and the model's {len(self.layers)} layers, got {count}")
+            raise ValueError(f"layers must lie between 0 and the model's {len(self.layers)} layers, got {shown(count)}")
         if count == 0:
             return ()
         return self.names[self.names.index(self.layers[-count][0]) :]

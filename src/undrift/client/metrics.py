@@ -40,18 +40,17 @@ def find(metrics: Any, reserved: tuple[str, ...] = ()) -> dict[str, Metric]:
         metrics = (metrics,)
     if not isinstance(metrics, Mapping):
         if not isinstance(metrics, Sequence):
-            raise TypeError(f"metrics must be names or a dict of functions, got {metrics!r}")
+            raise TypeError(f"metrics must be names or a dict of functions, got {check.shown(metrics)}")
         for name in metrics:
-            if name not in METRICS:
-                raise ValueError(f"unknown metric {name!r}{check.nearest(str(name), METRICS)}")
+            if not isinstance(name, str) or name not in METRICS:
+                raise ValueError(f"unknown metric {check.shown(name)}{check.nearest(name, METRICS)}")
         metrics = {name: METRICS[name] for name in metrics}
     for name, function in metrics.items():
         if not isinstance(name, str) or not name.isidentifier():
-            raise ValueError(f"a metric's name must be a plain word, as it names a column, got {name!r}")
+            raise ValueError(f"a metric's name must be a plain word, as it names a column, got {check.shown(name)}")
         if name in reserved:
             raise ValueError(f"the history has a column {name!r} already; give the metric another name")
-        if not callable(function):
-            raise TypeError(f"metric {name!r} must be a function of (outputs, targets), got {function!r}")
+        check.function(f"metric {name!r}", function, "outputs", "targets")
     return dict(metrics)
 
 

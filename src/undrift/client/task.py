@@ -21,7 +21,7 @@ Fetch = Callable[[Tensor, Tensor], Tensor]  # (table, rows [B]) -> table[rows]; 
 
 
 # Random numbers of full passes and of further batches are counted from here, so that they differ from those of steps.
-_PASS = 1 << 22
+MOST_STEPS = _PASS = 1 << 22
 _FURTHER = 1 << 23
 
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from undrift.core import random
-from undrift.core.check import nearest
+from undrift.core.check import nearest, shown
 from undrift.core.random import Key, Stream
 
 Augment = Callable[[Tensor, Key, int], Tensor]
@@ -48,5 +48,5 @@ AUGMENTATIONS: dict[str, Augment] = {"flip": flip, "crop": crop, "crop-flip": cr
 def find(name: str) -> Augment:
     """The augmentation of this name."""
     if name not in AUGMENTATIONS:
-        raise ValueError(f"unknown augmentation {name!r}{nearest(name, AUGMENTATIONS)}")
+        raise ValueError(f"unknown augmentation {shown(name)}{nearest(name, AUGMENTATIONS)}")
     return AUGMENTATIONS[name]

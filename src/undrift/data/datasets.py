@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from undrift.core.check import nearest
+from undrift.core.check import nearest, shown
 from undrift.data import cache
 from undrift.data.catalogue import CATALOGUE, BuiltIn, Description, Images
 from undrift.data.federated import FederatedData, LocalTests
@@ -101,7 +101,7 @@ def default_settings(name: str) -> dict[str, dict[str, Any]]:
 
 def _find(name: str) -> Description:
     if name not in CATALOGUE:
-        raise ValueError(f"unknown data set {name!r}{nearest(name, CATALOGUE)}")
+        raise ValueError(f"unknown data set {shown(name)}{nearest(name, CATALOGUE)}")
     return CATALOGUE[name]
 
 

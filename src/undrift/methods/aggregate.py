@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from undrift.core import tree
-from undrift.core.check import nearest
+from undrift.core.check import nearest, shown
 from undrift.core.tree import Tree
 
 # (stacked updates [n, ...], weights [n] that sum to one) -> one update; tensor operations only, so that rounds can be
@@ -46,8 +46,8 @@ def find(value: str | Aggregate) -> Aggregate:
     """A rule by its name; a function is returned as it is."""
     if isinstance(value, str):
         if value not in AGGREGATES:
-            raise ValueError(f"unknown aggregation rule {value!r}{nearest(value, AGGREGATES)}")
+            raise ValueError(f"aggregate: unknown aggregation rule {shown(value)}{nearest(value, AGGREGATES)}")
         return AGGREGATES[value]
     if not callable(value):
-        raise TypeError(f"aggregate must be a name or a function (updates, weights) -> update, got {value!r}")
+        raise TypeError(f"aggregate must be a name or a function (updates, weights) -> update, got {shown(value)}")
     return value

@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from undrift.core import check
 from undrift.methods.averaging import Averaging
 from undrift.methods.codec import Coded
 from undrift.methods.correction import Correction
-from undrift.methods.options import default_of, label_of, options_of
+from undrift.methods.options import HasOptions, default_of, label_of, options_of
 from undrift.methods.plugin import Plugin
 from undrift.methods.setting import Setting
 from undrift.protocol import Method
 
 
 @dataclass(frozen=True)
-class Algorithm:
+class Algorithm(HasOptions):
     """Federated averaging with corrections, unless a subclass brings its own `method`.
 
     The docstring of a subclass is its page: a title line, then sections `Paper`, `Idea`, `Equations`, `Use`,
@@ -39,7 +40,7 @@ class Algorithm:
 
     def method(self, setting: Setting) -> Method:
         if not isinstance(self.pgvc, Plugin | None):
-            raise TypeError(f"pgvc must be None or a plug-in such as ud.PGVC(layers=2), got {self.pgvc!r}")
+            raise TypeError(f"pgvc must be None or a plug-in such as ud.PGVC(layers=2), got {check.shown(self.pgvc)}")
         plugins = setting.plugins if self.pgvc is None else (*setting.plugins, self.pgvc)
         return Averaging(
             corrections=(*(c for p in plugins for c in p.corrections(setting)), *self.corrections(setting)),
@@ -72,6 +73,7 @@ class Algorithm:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.options().items())})"
 
     def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         cls.__repr__ = Algorithm.__repr__  # type: ignore[method-assign]  # a dataclass keeps the one it finds
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from undrift.core import tree
-from undrift.core.check import nearest
+from undrift.core.check import nearest, shown
 from undrift.core.random import Key
 from undrift.core.tree import Tree
 from undrift.protocol import Answer, Cohort, Mail, Message, Method, Phase, State
@@ -125,8 +125,8 @@ def find(value: str | Codec) -> Codec:
     """A codec by its name; an instance is returned as it is."""
     if isinstance(value, str):
         if value not in CODECS:
-            raise ValueError(f"unknown codec {value!r}{nearest(value, CODECS)}")
+            raise ValueError(f"compress: unknown codec {shown(value)}{nearest(value, CODECS)}")
         return CODECS[value]()
     if not isinstance(value, Codec):
-        raise TypeError(f"a codec must be a name or a Codec such as Half(), got {value!r}")
+        raise TypeError(f"compress must be a name or a Codec such as Half(), got {shown(value)}")
     return value

@@ -6,6 +6,30 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
+from undrift.core import check
+
+
+class HasOptions:
+    """The base of what has options: numbers of other libraries become Python's own before they are checked.
+
+    Labels show options and run directories store them.
+    """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        checked = cls.__dict__.get("__post_init__")
+
+        def plain_first(self: Any) -> None:
+            for option in fields(self):
+                value = getattr(self, option.name)
+                if (number := check.plain(value)) is not value:
+                    object.__setattr__(self, option.name, number)
+            if checked is not None:
+                checked(self)
+
+        if checked is not None or not hasattr(cls, "__post_init__"):
+            cls.__post_init__ = plain_first  # type: ignore[attr-defined]  # called by every dataclass that has it
+
 
 def options_of(instance: Any) -> list[Field[Any]]:
     """The options, those that every algorithm has (by keyword only) last."""

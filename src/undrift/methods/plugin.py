@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from undrift.methods.correction import Correction
+from undrift.methods.options import HasOptions
 from undrift.methods.setting import Setting
 
 
 @dataclass(frozen=True)
-class Plugin:
+class Plugin(HasOptions):
     """Options of a plug-in and the corrections they stand for, which come before those of the algorithm."""
 
     def corrections(self, setting: Setting) -> tuple[Correction, ...]:

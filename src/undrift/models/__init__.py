@@ -60,7 +60,7 @@ def available() -> dict[str, str]:
 def build(name: str, shape: tuple[int, ...], classes: int | None, seed: int = 0) -> nn.Module:
     """A named model for samples of this shape; its initial weights depend on the seed only."""
     if name not in _FACTORIES:
-        raise ValueError(f"unknown model {name!r}{check.nearest(name, _FACTORIES)}")
+        raise ValueError(f"unknown model {check.shown(name)}{check.nearest(name, _FACTORIES)}")
     if classes is None:
         raise ValueError(
             f"model {name!r} needs to know the number of classes: targets that are class numbers, "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from undrift.core.check import nearest
+from undrift.core.check import nearest, shown
 from undrift.methods.plugin import Plugin
 from undrift.plugins.pgvc import PGVC
 
@@ -19,5 +19,5 @@ def available() -> dict[str, type[Plugin]]:
 def find(name: str) -> type[Plugin]:
     known = available()
     if name.lower() not in known:
-        raise ValueError(f"unknown plug-in {name!r}{nearest(name.lower(), known)}")
+        raise ValueError(f"unknown plug-in {shown(name)}{nearest(name.lower(), known)}")
     return known[name.lower()]

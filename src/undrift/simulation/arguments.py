@@ -94,6 +94,8 @@ class Arguments(Options, Objects):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.out is not None:
+            check.path("out", self.out)
         check.choice("on_divergence", self.on_divergence, ("raise", "stop"))
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,9 @@ def size(options: Options, population: int) -> int | None:
         return population
     if isinstance(cohort, int):
         if not 1 <= cohort <= population:
-            raise ValueError(f"cohort must lie between 1 and the federation's {population} clients, got {cohort}")
+            raise ValueError(
+                f"cohort must lie between 1 and the federation's {population} clients, got {check.shown(cohort)}"
+            )
         return cohort
     if isinstance(cohort, float):
         check.number("cohort (a fraction)", cohort, 0, 1, open_low=True)
@@ -33,22 +34,27 @@ def size(options: Options, population: int) -> int | None:
             f"cohort as a list must have one entry per round, got {len(cohort)} for {options.rounds} rounds"
         )
     for number, members in enumerate(cohort, 1):
-        if isinstance(members, str) or not isinstance(members, Sequence):
-            raise TypeError(f"cohort of round {number} must be a list of clients, got {members!r}")
+        if not isinstance(members, list):
+            raise TypeError(f"cohort of round {number} must be a list of clients, got {check.shown(members)}")
+        for member in members:
+            if isinstance(member, bool) or not isinstance(member, int) or not 0 <= member < population:
+                raise ValueError(
+                    f"cohort of round {number}: clients are 0..{population - 1}, got {check.shown(member)}"
+                )
         if not len(members) or len(set(members)) < len(members):
-            raise ValueError(f"cohort of round {number} must name different clients, at least one, got {list(members)}")
-        wrong = [m for m in members if isinstance(m, bool) or not isinstance(m, int) or not 0 <= m < population]
-        if wrong:
-            raise ValueError(f"cohort of round {number}: clients are 0..{population - 1}, got {wrong[0]!r}")
+            raise ValueError(
+                f"cohort of round {number} must name different clients, at least one, got {check.shown(members)}"
+            )
     return None
 
 
 def draw(setup: Setup, round: int) -> Ids:
     """The clients of this round."""
     options, population = setup.options, len(setup.data)
+    if isinstance(options.cohort, list):  # checked before the first round
+        return np.array(options.cohort[round - 1], dtype=np.int64)
     count = size(options, population)
-    if count is None:
-        return np.array(options.cohort[round - 1], dtype=np.int64)  # type: ignore[index]  # a list, as checked
+    assert count is not None
     if count == population:
         return np.arange(population)
     return random.sample(options.seed, round, population, count).numpy()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 from torch import nn
 
@@ -26,7 +27,7 @@ from undrift.simulation.arguments import Objects
 from undrift.simulation.callbacks import Callback, CallbackLike, as_callbacks
 from undrift.simulation.describe import read_options
 from undrift.simulation.loop import train
-from undrift.simulation.options import Options
+from undrift.simulation.options import SEEDS, Options, plain
 from undrift.simulation.prepare import find_algorithm, prepare, with_engine
 from undrift.simulation.progress import overall_bar
 from undrift.simulation.round import can_train_together, capacity
@@ -121,13 +122,17 @@ def compare(
     the others are trained all the same.
     """
     labelled, chosen, watching = _labelled(algorithms), _seeds(seeds), as_callbacks(callbacks)
-    rates = list(lr) if isinstance(lr, Sequence | np.ndarray) else [lr]
-    if not rates or len(set(rates)) < len(rates):
-        raise ValueError(f"lr must be a number or a list of different ones, got {lr!r}")
-    objects, plain = _separated(options)
+    rates = _rates(lr)
+    if out is not None:
+        out = check.path("out", out)
+    objects, others = _separated(options)
+    if callable(data):
+        check.function("data", data, "seed")
     federations = {seed: data(seed) if callable(data) else data for seed in chosen}
-    each = [Options(**plain | {"lr": rate, "seed": seed}) for rate in rates for seed in chosen]
-    places = {label: _places(label, each, len(rates), out) for label in labelled}
+    each = [Options(**others | {"lr": rate, "seed": seed}) for rate in rates for seed in chosen]
+    names = {(label, rate): _name(label, rate, rates) for label in labelled for rate in rates}
+    folders = None if out is None else {name: out / folder for name, folder in _folders(list(names.values())).items()}
+    places = {label: _places([names[label, o.lr] for o in each], each, folders) for label in labelled}
     planned: dict[str, list[_Planned]] = {}
     shared: dict[int, Setup] = {}
     records: list[Record] = []
@@ -149,16 +154,17 @@ def compare(
     return Comparison(sorted(records, key=lambda r: (order.index(r.label), r.seed)), each[0].target)
 
 
-def _places(label: str, each: Sequence[Options], rates: int, out: str | Path | None) -> list[_Place]:
-    """The runs of one algorithm, with the options that those in `out` were begun with."""
+def _places(names: Sequence[str], each: Sequence[Options], folders: Mapping[str, Path] | None) -> list[_Place]:
+    """The runs of one algorithm, with the options that those in the folders were begun with."""
     places = []
-    for options in each:
-        name = label if rates == 1 else f"{label}, lr {options.lr:g}"
-        home = None if out is None else Path(out) / _slug(name) / f"seed-{options.seed}"
+    for name, options in zip(names, each, strict=True):
+        home = None if folders is None else folders[name] / f"seed-{options.seed}"
         stored = None
         group: tuple[_Key, ...] = ()
         if home is not None and (home / "config.json").exists():
             stored = RunDirectory.open(home)
+            if (label := stored.config["label"]) != name:
+                raise ValueError(f"{home} holds the run {label!r}, not {name!r}; choose another directory or label")
             options = _stored(stored, options)
             key = _Key(options.lr, options.seed)
             group = found if key in (found := _stored_group(stored)) else (key,)
@@ -258,24 +264,54 @@ def read_record(directory: RunDirectory) -> Record:
     return Record(config["label"], options.seed, rows, config=config, environment=directory.environment)
 
 
-def _labelled(algorithms: Mapping[str, str | Algorithm] | Sequence[str]) -> dict[str, Algorithm]:
-    if not isinstance(algorithms, Mapping):
-        found = [find_algorithm(a) for a in algorithms]
-        algorithms = {a.label: a for a in found}
-        if len(algorithms) < len(found):
-            raise ValueError("algorithms must differ; give a dict with a label for each")
-    if not algorithms:
+MOST_SEEDS = 10_000
+
+
+def _labelled(algorithms: Any) -> dict[str, Algorithm]:
+    given = check.plain(algorithms)
+    if isinstance(given, str) or not isinstance(given, Mapping | Sequence):
+        raise TypeError(
+            f"algorithms must be a list of names or a dict of labels and algorithms, got {check.shown(given)}"
+        )
+    if not given:
         raise ValueError("compare needs at least one algorithm, got none")
-    return {str(label): find_algorithm(a) for label, a in algorithms.items()}
+    if not isinstance(given, Mapping):
+        found = [find_algorithm(a) for a in given]
+        labelled = {a.label: a for a in found}
+        if len(labelled) < len(found):
+            raise ValueError("algorithms must differ; give a dict with a label for each")
+        return labelled
+    for label in given:
+        if not isinstance(label, str) or not label.strip():
+            raise TypeError(f"the label of an algorithm must be a text, got {check.shown(label)}")
+    return {label: find_algorithm(a) for label, a in given.items()}
 
 
-def _seeds(seeds: int | Sequence[int]) -> list[int]:
-    if isinstance(seeds, int):
-        check.integer("seeds", seeds, 1)
+def _seeds(seeds: Any) -> list[int]:
+    seeds = plain(seeds)
+    if not isinstance(seeds, list):
+        check.integer("seeds", seeds, 1, MOST_SEEDS)
         return list(range(seeds))
+    for seed in seeds:
+        check.integer("seeds: a seed", seed, 0, SEEDS - 1)
     if not seeds or len(set(seeds)) < len(seeds):
-        raise ValueError(f"seeds must be a count or a list of different numbers, got {list(seeds)}")
-    return list(seeds)
+        raise ValueError(f"seeds must be a count or a list of different numbers, got {check.shown(seeds)}")
+    return seeds
+
+
+def _rates(lr: Any) -> list[float]:
+    lr = plain(lr)
+    rates = lr if isinstance(lr, list) else [lr]
+    for rate in rates:
+        check.number("lr", rate, 0, open_low=True)
+    if not rates or len(set(rates)) < len(rates):
+        raise ValueError(f"lr must be a number or a list of different ones, got {check.shown(lr)}")
+    return rates
+
+
+def _name(label: str, rate: float, rates: Sequence[float]) -> str:
+    short = f"{rate:g}"
+    return label if len(rates) == 1 else f"{label}, lr {short if float(short) == rate else rate}"
 
 
 def _separated(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -288,5 +324,18 @@ def _separated(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return {k: v for k, v in given.items() if k in objects}, {k: v for k, v in given.items() if k not in objects}
 
 
-def _slug(label: str) -> str:
-    return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-") or "run"
+_LONGEST = 100  # characters of a folder's name
+
+
+def _folders(names: Sequence[str]) -> dict[str, str]:
+    """A folder for every run: its name in plain characters, with a checksum where these are too many or not enough."""
+    short = {name: re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.") or "run" for name in names}
+    count = Counter(short.values())
+    return {
+        name: folder if count[folder] == 1 and len(folder) <= _LONGEST else f"{folder[:_LONGEST]}-{_checksum(name)}"
+        for name, folder in short.items()
+    }
+
+
+def _checksum(name: str) -> str:
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]

@@ -85,7 +85,7 @@ def restore(directory: RunDirectory, given: Mapping[str, Any]) -> Objects:
 
 
 def _restored(stored: Description, given: Mapping[str, Any]) -> Objects:
-    algorithm = given.get("algorithm") or _algorithm(stored["algorithm"])
+    algorithm = _algorithm(stored["algorithm"]) if given.get("algorithm") is None else given["algorithm"]
     return Objects(
         algorithm,
         _named("model", stored, given),
@@ -138,6 +138,8 @@ def _codec(stored: Any) -> Any:
 
 def _plugins(stored: Description, given: Mapping[str, Any]) -> Any:
     found = _named("plugins", stored, given)
+    if given.get("plugins") is not None:
+        return found
     return [plugin_from_stored(each) if isinstance(each, Mapping) else each for each in found]
 
 

@@ -13,12 +13,15 @@ from undrift.client.draws import Listener, keyed
 from undrift.client.evaluate import Samples, scores_classes
 from undrift.client.generators import Watch, kept
 from undrift.client.learner import Learner, Trial
+from undrift.core import check
 from undrift.core.random import Key, Stream
 from undrift.data import augment as augmentation
 from undrift.data.arrays import kind_of_input
 from undrift.data.augment import Augment
 from undrift.data.federated import FederatedData
 from undrift.data.text import IGNORED
+from undrift.methods import aggregate as aggregation
+from undrift.methods.aggregate import Aggregate
 
 
 def check_fit(learner: Learner, data: FederatedData, test: Samples | None) -> None:
@@ -45,7 +48,7 @@ def find_augmentation(augment: Any, learner: Learner, data: FederatedData) -> Au
     if augment is None:
         return None
     if not isinstance(augment, str) and not callable(augment):
-        raise TypeError(f"augment must be a name or a function of (x, key, step), got {augment!r}")
+        raise TypeError(f"augment must be a name or a function of (x, key, step), got {check.shown(augment)}")
     found: Augment = augmentation.find(augment) if isinstance(augment, str) else augment
     key, watch = Key(0, 1, torch.tensor(0, device=learner.device)), Watch(found)
     with kept(found):
@@ -200,6 +203,20 @@ def _same(a: Tensor, b: Tensor) -> bool:
     near = torch.finfo(a.dtype).eps ** 0.75
     scale = float(a.detach().abs().nan_to_num(0, 0, 0).max())
     return torch.allclose(a, b, rtol=near, atol=near * scale, equal_nan=True)
+
+
+def find_aggregate(aggregate: Any, learner: Learner) -> Aggregate:
+    """The aggregation rule asked for, if it gives one update for those of two clients."""
+    found = aggregation.find(aggregate)
+    if not isinstance(aggregate, str):
+        updates = {name: value.expand(2, *value.shape) for name, value in learner.parameters.items()}
+        with _refusing("aggregate must be a function of (updates, weights)"), torch.no_grad():
+            after: Any = found(updates, torch.full((2,), 0.5, dtype=learner.dtype, device=learner.device))
+        if not isinstance(after, dict) or {k: _shape(v) for k, v in after.items()} != {
+            k: tuple(v.shape) for k, v in learner.parameters.items()
+        }:
+            raise ValueError("aggregate must return one update, a tensor for every name, of the shape of a client's")
+    return found
 
 
 @contextmanager

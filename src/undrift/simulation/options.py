@@ -7,6 +7,7 @@ the documentation and the checks all follow from the fields below.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from importlib import import_module
@@ -31,13 +32,11 @@ class Kind(NamedTuple):
         return type(value) in self.types
 
 
-def whole(low: int, high: int | None = None) -> Kind:
+def whole(low: int, high: int = check.MOST) -> Kind:
     def check_value(name: str, value: Any) -> None:
-        check.integer(name, value, low)
-        if high is not None and value > high:
-            raise ValueError(f"{name} must be at most {high}, got {value}")
+        check.integer(name, value, low, high)
 
-    limits = f"from {low} on" if high is None else f"from {low} to {high}"
+    limits = f"from {low} on" if high == check.MOST else f"from {low} to {high}"
     return Kind("a whole number", (int,), check_value, lambda: f"a whole number {limits}")
 
 
@@ -63,7 +62,7 @@ def text(values: str = "a text", names: Callable[[], Sequence[str]] | None = Non
 
     def check_value(name: str, value: Any) -> None:
         if not isinstance(value, str):
-            raise TypeError(f"{name} must be a text, got {value!r}")
+            raise TypeError(f"{name} must be a text, got {check.shown(value)}")
 
     return Kind("a text", (str,), check_value, lambda: values if names is None else ", ".join(names()))
 
@@ -73,7 +72,7 @@ def listed(names: Callable[[], Sequence[str]]) -> Kind:
 
     def check_value(name: str, value: Any) -> None:
         if not isinstance(value, str | Sequence | Mapping):
-            raise TypeError(f"{name} must be names or objects, got {value!r}")
+            raise TypeError(f"{name} must be names or objects, got {check.shown(value)}")
 
     return Kind("a name or a list of names", (str, list), check_value, lambda: ", ".join(names()))
 
@@ -83,10 +82,26 @@ def clients() -> Kind:
     words = "a number, a fraction, or a list of clients for every round"
 
     def check_value(name: str, value: Any) -> None:
-        if isinstance(value, bool | str) or not isinstance(value, int | float | Sequence):
-            raise TypeError(f"{name} must be None, a number, a fraction or a list of lists, got {value!r}")
+        if isinstance(value, bool) or not isinstance(value, int | float | list):
+            raise TypeError(f"{name} must be None, a number, a fraction or a list of lists, got {check.shown(value)}")
 
     return Kind(words, (int, float, list), check_value, lambda: words)
+
+
+def engine() -> Kind:
+    """A name, which is checked where engines are known, and for some a number of clients at a time."""
+    names = "auto, batched, compiled, sequential"
+
+    def check_value(name: str, value: Any) -> None:
+        text(names).check(name, value)
+        _, colon, count = value.partition(":")
+        if colon and not re.fullmatch("[0-9]{1,9}", count):
+            raise ValueError(
+                f"{name}: a number of clients at a time, below {10**9}, is given as in 'batched:16', "
+                f"got {check.shown(value)}"
+            )
+
+    return text(names)._replace(check=check_value)
 
 
 def registry(module: str, attribute: str) -> Callable[[], Sequence[str]]:
@@ -197,7 +212,7 @@ class Options:
         "auto",
         "how clients are computed: batched (batched:16 for sixteen at a time), compiled (batched, and compiled to C++, "
         "which takes a while) or sequential; auto chooses by the model and the device",
-        text("auto, batched, compiled, sequential"),
+        engine(),
         section="run",
     )
     clip: float | None = option(
@@ -241,14 +256,20 @@ class Options:
         return self.target is not None or self.patience is not None
 
     def rate(self, round: int) -> float:
-        """The local learning rate of a round."""
-        return self.lr * self.lr_decay ** (round - 1)
+        """The local learning rate of a round; it decays no further than to what single precision can hold."""
+        return max(self.lr * self.lr_decay ** (round - 1), check.SMALLEST)
 
 
-def plain(value: Any) -> Any:
-    """NumPy's numbers and arrays and torch's names as values that JSON can store."""
-    if type(value).__module__ == "numpy":
-        return value.tolist()
-    if type(value).__module__ == "torch":  # a device or a dtype
+_LONGEST = 1 << 20  # a sequence that is computed, such as a range, may have any length
+
+
+def plain(value: Any, depth: int = 2) -> Any:
+    """Numbers, arrays and lists of numbers and torch's names as values that JSON can store."""
+    value = check.plain(value)
+    if type(value).__module__ == "torch" and not hasattr(value, "tolist"):  # a device or a dtype
         return str(value).removeprefix("torch.")
-    return [plain(v) for v in value] if isinstance(value, list | tuple) else value
+    if not depth or not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray | memoryview):
+        return value
+    if not isinstance(value, list | tuple) and len(value) > _LONGEST:
+        return value
+    return [plain(v, depth - 1) for v in value]

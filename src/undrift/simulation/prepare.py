@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -15,24 +16,29 @@ from undrift.client import metrics
 from undrift.client.evaluate import Samples
 from undrift.client.learner import Learner
 from undrift.client.optim import optimizer
+from undrift.client.task import MOST_STEPS
+from undrift.core import check, tree
+from undrift.core.tree import Tree
 from undrift.data import load
 from undrift.data.augment import Augment
 from undrift.data.batches import Schedule, Table, shared_shape
 from undrift.data.federated import FederatedData, held_out
 from undrift.engines import LocalTraining, Workload, choose
 from undrift.engines.determinism import arithmetic, find_precision
-from undrift.methods import aggregate, codec
+from undrift.methods import codec
 from undrift.methods.algorithm import Algorithm, build_method
 from undrift.methods.codec import Codec
 from undrift.methods.plugin import Plugin
 from undrift.methods.setting import Setting
+from undrift.protocol import Method
 from undrift.reporting.record import RESERVED_NAMES
 from undrift.simulation import cohort
 from undrift.simulation.arguments import Objects
 from undrift.simulation.describe import describe
-from undrift.simulation.fit import check_fit, find_augmentation
+from undrift.simulation.fit import check_fit, find_aggregate, find_augmentation
 from undrift.simulation.options import Options
 from undrift.simulation.setup import Experiment, Setup
+from undrift.storage.memory import host_left
 
 _TORCH_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -61,6 +67,8 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None) -> Se
     if options.target is not None and problem.test is None:
         raise ValueError(f"target={options.target} needs a test set; give test=(x, y)")
     cohort.size(options, len(data))
+    schedule = Schedule(options.batch_size, None if options.steps else options.epochs, options.steps)
+    _check_steps(schedule, data)
     setting = Setting(
         layout=learner.layout,
         optimizer=optimizer(options.optimizer, options.momentum),
@@ -68,7 +76,7 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None) -> Se
         buffer_policy=options.buffers,
         population=len(data),
         seed=options.seed,
-        aggregate=aggregate.find(objects.aggregate),
+        aggregate=find_aggregate(objects.aggregate, learner),
         plugins=plugins,
         codec=compress,
         buffers=learner.buffers,
@@ -76,16 +84,18 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None) -> Se
     training = LocalTraining(
         learner=learner,
         table=problem.table,
-        schedule=Schedule(options.batch_size, None if options.steps else options.epochs, options.steps),
+        schedule=schedule,
         weight_decay=options.weight_decay,
         clip=options.clip,
         augment=problem.augment,
     )
+    method = build_method(algorithm, setting)
+    _check_memory(method, learner)
     return Setup(
         objects=objects,
         options=options,
         algorithm=algorithm,
-        method=build_method(algorithm, setting),
+        method=method,
         training=training,
         data=data,
         test=problem.test,
@@ -94,6 +104,31 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None) -> Se
         weighting=options.weighting or algorithm.weighting,
         description=describe(objects, algorithm, data, None if objects.test is None else problem.test),
     )
+
+
+def _check_steps(schedule: Schedule, data: FederatedData) -> None:
+    most = int(schedule.step_counts(data.sizes).max())
+    if most > MOST_STEPS:
+        cause = f"epochs={schedule.epochs}" if schedule.steps is None else f"steps={schedule.steps}"
+        raise ValueError(
+            f"{cause} makes {most} local steps of a round, but random numbers are counted for {MOST_STEPS} at most"
+        )
+
+
+def _check_memory(method: Method, learner: Learner) -> None:
+    """Refuses client states that no memory holds, from their shapes alone."""
+    model, buffers = (_shapes(part) for part in (learner.parameters, learner.buffers))
+    with suppress(NotImplementedError, RuntimeError):  # an algorithm may need values, which these tensors have not
+        needed, left = tree.nbytes(method.client(model, buffers)), host_left()
+        if needed > left:
+            raise ValueError(
+                f"this algorithm's state of one client takes {needed / 1e9:.3g} GB, but {left / 1e9:.3g} GB of memory "
+                "are left"
+            )
+
+
+def _shapes(part: Tree) -> Tree:
+    return {name: torch.empty_like(value, device="meta") for name, value in part.items()}
 
 
 def with_engine(setup: Setup) -> Experiment:
@@ -182,7 +217,8 @@ def find_algorithm(algorithm: Any) -> Algorithm:
         return parse(algorithm)
     if isinstance(algorithm, Algorithm):
         return algorithm
-    raise TypeError(f"algorithm must be a name or an instance such as ud.algorithms.FedHBM(), got {algorithm!r}")
+    given = check.shown(algorithm)
+    raise TypeError(f"algorithm must be a name or an instance such as ud.algorithms.FedHBM(), got {given}")
 
 
 def find_data(data: Any, seed: int) -> FederatedData:
@@ -209,7 +245,7 @@ def find_plugins(plugins: Any) -> tuple[Plugin, ...]:
     found = tuple(parse_plugin(each) if isinstance(each, str) else each for each in given)
     for each in found:
         if not isinstance(each, Plugin):
-            raise TypeError(f"plugins must be a list of plug-ins such as ud.PGVC(layers=2), got {each!r}")
+            raise TypeError(f"plugins must be a list of plug-ins such as ud.PGVC(layers=2), got {check.shown(each)}")
     return found
 
 
@@ -219,7 +255,7 @@ def find_codec(compress: Any) -> Codec | None:
 
 def find_loss(loss: Any) -> Any:
     if loss is not None and not callable(loss):
-        raise TypeError(f"loss must be a function of (output, target), got {loss!r}")
+        raise TypeError(f"loss must be a function of (output, target), got {check.shown(loss)}")
     return loss
 
 
@@ -230,9 +266,12 @@ def find_device(device: str | None) -> torch.device:
     try:
         found = torch.device(device)
     except RuntimeError:
-        raise ValueError(f"device must be 'cpu' or 'cuda', got {device!r}") from None
+        raise ValueError(f"device must be 'cpu' or 'cuda', got {check.shown(device)}") from None
     if found.type not in ("cpu", "cuda"):
-        raise ValueError(f"device must be 'cpu' or 'cuda', got {device!r}")
+        raise ValueError(f"device must be 'cpu' or 'cuda', got {check.shown(device)}")
     if found.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device={device!r} was asked for, but no CUDA device is available")
+        raise ValueError(f"device={check.shown(device)} was asked for, but no CUDA device is available")
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise ValueError(f"device={check.shown(device)} was asked for, but the CUDA devices are 0..{count - 1}")
     return found

@@ -61,6 +61,7 @@ def resume(
     What was given to `simulate` as an object (a module, arrays, a loss) is given again and checked against the stored
     fingerprint; what was given by name need not be.
     """
+    out = check.path("out", out)
     check.choice("on_divergence", on_divergence, ("raise", "stop"))
     if rounds is not None:
         check.integer("rounds", rounds, 1)

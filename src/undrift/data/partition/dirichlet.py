@@ -12,7 +12,7 @@ from undrift.data.partition.request import Ints, Request
 def dirichlet(request: Request) -> Ints:
     """Each class is divided among the clients in proportions drawn from Dirichlet(α) (Yurochkin et al., 2019)."""
     classes, alpha, rng = request.classes(), request.number(), request.rng
-    check.number("alpha of partition 'dirichlet'", alpha, 0, open_low=True)
+    check.number("alpha of partition 'dirichlet'", alpha, 0, open_low=True, single=False)
     owner = np.empty(len(classes), dtype=np.int64)
     for rows in rows_by_class(classes, rng):
         owner[rows] = by_shares(len(rows), dirichlet_shares(np.full(request.clients, alpha), 1, rng)[0])

@@ -16,7 +16,7 @@ def dirichlet_client(request: Request) -> Ints:
     share its part, so that the last clients get what is left.
     """
     classes, alpha = request.classes(), request.number()
-    check.number("alpha of partition 'dirichlet-client'", alpha, 0)
+    check.number("alpha of partition 'dirichlet-client'", alpha, 0, single=False)
     clients, rng, left = request.clients, request.rng, np.bincount(classes)
     if alpha == 0:
         return _one_class_each(classes, clients, rng)

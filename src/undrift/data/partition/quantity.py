@@ -12,7 +12,7 @@ from undrift.data.partition.request import Ints, Request
 def quantity(request: Request) -> Ints:
     """Sizes in proportions drawn from Dirichlet(α), labels alike everywhere."""
     alpha, rng = request.number(), request.rng
-    check.number("alpha of partition 'quantity'", alpha, 0, open_low=True)
+    check.number("alpha of partition 'quantity'", alpha, 0, open_low=True, single=False)
     parts = by_shares(request.samples, dirichlet_shares(np.full(request.clients, alpha), 1, rng)[0])
     owner = np.empty(request.samples, dtype=np.int64)
     owner[rng.permutation(request.samples)] = parts
