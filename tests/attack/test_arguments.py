@@ -64,7 +64,7 @@ def numbers(rng: Random) -> Any:
             lambda: np.float64(real),
             lambda: np.float32(real),
             lambda: np.float16(real),
-            lambda: np.longdouble(real),
+            lambda: np.longdouble(real),  # type: ignore[no-untyped-call]
             lambda: np.int8(size % 100),
             lambda: np.uint64(2**63),
             lambda: np.array(real),
@@ -196,7 +196,7 @@ def _one_round(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # Words for what the messages may call it otherwise.
 ALSO = {
-    "data": ("client", "federation", "x and y", "samples", "target", "label"),
+    "data": ("client", "federation", "x and y", "samples", "target", "label", "argument"),
     "test": ("x and y", "samples", "target", "label"),
     "loss": ("output",),
     "metrics": ("metric",),
@@ -206,7 +206,7 @@ ALSO = {
     "algorithms": ("algorithm", "option", "label"),
     "epochs": ("steps",),
     "optimizer": ("momentum",),
-    "out": ("run directory",),
+    "out": ("run directory", "started with"),
     "models": ("threshold",),
 }
 

@@ -33,7 +33,7 @@ class AdaptiveStep(Correction):
     def server(self, model: Tree) -> State:
         return {
             "first": tree.zeros(model),
-            "second": {k: torch.full_like(v, self.tau**2) for k, v in model.items()},
+            "second": {k: torch.full_like(v, float(self.tau) ** 2) for k, v in model.items()},
         }
 
     def advance(self, update: Tree, server: State, heard: Heard) -> tuple[Tree, State]:

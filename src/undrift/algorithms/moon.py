@@ -105,9 +105,9 @@ class MOON(Algorithm):
     def __post_init__(self) -> None:
         check.number("mu", self.mu, 0)
         check.number("temperature", self.temperature, 0, open_low=True)
-        if not isinstance(self.representation, str | None):
-            given = check.shown(self.representation)
-            raise TypeError(f"representation must be None or the name of a submodule, got {given}")
+        given: object = self.representation
+        if not isinstance(given, str | None):
+            raise TypeError(f"representation must be None or the name of a submodule, got {check.shown(given)}")
 
     def corrections(self, setting: Setting) -> tuple[Correction, ...]:
         layout = setting.layout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -36,7 +37,9 @@ def read(text: str) -> tuple[str, dict[str, Any]]:
     if len(text) > _LONGEST or not re.fullmatch(r"[\w -]+", name.strip()):
         raise ValueError(f"an algorithm is written name or name(option=value), got {check.shown(text)}")
     try:
-        return name.strip(), _keywords(ast.parse(f"_({rest}" if parenthesis else "_()", mode="eval").body)
+        with warnings.catch_warnings(action="ignore"):  # of Python's parser, about text that is refused anyway
+            parsed = ast.parse(f"_({rest}" if parenthesis else "_()", mode="eval")
+        return name.strip(), _keywords(parsed.body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two of text that is nested too deeply
         raise ValueError(
             f"options of an algorithm are written name(option=value, ...), got {check.shown(text)}"
