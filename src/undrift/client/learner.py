@@ -235,6 +235,10 @@ class Learner:
         for part in self._recurrent:
             torch_private.refresh_flat_weights(part)
 
+    def release(self) -> None:
+        """Let go of the parameters of the last call, which would otherwise be held until the next one."""
+        self._put(self.parameters | self.buffers)
+
     @property
     def alone(self) -> Learner:
         """This learner for one model at a time, not for many under `vmap`."""
@@ -266,7 +270,7 @@ class Learner:
 
     def copied(self) -> Learner:
         """Another learner like this one, with a module of its own."""
-        self._put(self.parameters | self.buffers)  # in place of what the last call left there
+        self.release()
         other = copy.copy(self)
         other._own(copy.deepcopy(self.module))
         return other

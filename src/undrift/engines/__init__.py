@@ -3,7 +3,18 @@
 from undrift.engines.batched import Batched
 from undrift.engines.choose import choose
 from undrift.engines.sequential import Sequential
-from undrift.engines.work import Engine, LocalTraining, Outcome, Work
+from undrift.engines.work import Engine, LocalTraining, Outcome, Stacked, States, Work
 from undrift.engines.workload import Workload
 
-__all__ = ["Batched", "Engine", "LocalTraining", "Outcome", "Sequential", "Work", "Workload", "choose"]
+__all__ = [
+    "Batched",
+    "Engine",
+    "LocalTraining",
+    "Outcome",
+    "Sequential",
+    "Stacked",
+    "States",
+    "Work",
+    "Workload",
+    "choose",
+]

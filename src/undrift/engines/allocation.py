@@ -38,6 +38,12 @@ def keep_freed_memory() -> Iterator[None]:
         libc.malloc_trim(0)
 
 
+def return_freed_memory() -> None:
+    """Returns to the system, once, what has been freed so far; it takes a few seconds for every 10 GB."""
+    if (libc := _glibc()) is not None:
+        libc.malloc_trim(0)
+
+
 @functools.cache
 def _glibc() -> Any | None:
     try:

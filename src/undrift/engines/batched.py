@@ -27,11 +27,12 @@ from undrift.engines.work import (
     ClientPart,
     Ints,
     Outcome,
+    States,
     Work,
     make_task,
     of_clients,
 )
-from undrift.protocol import Answer, Mail, Message, Phase, State
+from undrift.protocol import Answer, Mail, Message, Phase
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,12 @@ class Batched:
         blocks = 1 if waste < 1.25 else max(1, min(4, count // 4))
         return min(self.chunk, -(-count // blocks))
 
-    def run(self, phase: Phase, mail: Mail, states: State, work: Work) -> Outcome:
+    def run(self, phase: Phase, mail: Mail, states: States, work: Work) -> Outcome:
         with torch.no_grad(), convolution.for_many_clients(self.convolutions):
             answers = []
             for members, shape, plan in work.plans():
                 given = _inputs(work, members, plan)
-                given |= {"mail": tree.row(mail.each, members), "state": tree.row(states, members)}
+                given |= {"mail": tree.row(mail.each, members), "state": states.read(members)}
                 answers.append(_answer_together(phase, mail.shared, _Block(work, shape), given))
             joined = [tree.concat(list(parts)) for parts in zip(*answers, strict=True)]
             if work.order is None:

@@ -14,7 +14,7 @@ from undrift.client.learner import Batch
 from undrift.core import tree
 from undrift.core.random import Key
 from undrift.engines.determinism import arithmetic
-from undrift.engines.work import Engine, Work
+from undrift.engines.work import Engine, Stacked, Work
 from undrift.engines.workload import Workload
 from undrift.protocol import Cohort
 
@@ -64,7 +64,7 @@ def _one_step(engine: Engine, workload: Workload) -> None:
         server |= {"ledger": tree.repeat(ledger, 2)}
     states: Any = tree.repeat(method.client(learner.parameters, learner.buffers), 2)
     for phase in method.phases:
-        replies, states, _ = engine.run(phase, phase.ask(server, cohort), states, work)
+        replies, states, _ = engine.run(phase, phase.ask(server, cohort), Stacked(states), work)
         if phase is not method.phases[-1]:
             server = phase.hear(server, replies, cohort)
 

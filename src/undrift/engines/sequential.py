@@ -16,6 +16,7 @@ from undrift.client.task import Samples
 from undrift.core import tree
 from undrift.core.tree import Tree
 from undrift.data.batches import Plan, Schedule, exact
+from undrift.engines import allocation
 from undrift.engines.work import (
     FULL_PASS_BLOCK,
     Arrangement,
@@ -23,13 +24,17 @@ from undrift.engines.work import (
     ClientPart,
     Ints,
     Outcome,
+    Rows,
+    States,
     Work,
     make_task,
     of_clients,
 )
-from undrift.protocol import Answer, Mail, Phase, State
+from undrift.protocol import Mail, Phase
 
 _PLANNED_TOGETHER = 64  # clients whose batches are drawn in one go
+# Bytes of a model whose copies, freed by threads that end, should not stay with the process when the server computes.
+_LARGE = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -52,44 +57,48 @@ class Sequential:
         blocks = (sizes[start : start + _PLANNED_TOGETHER] for start in range(0, len(sizes), _PLANNED_TOGETHER))
         return Arrangement(tuple(exact(schedule, block) for block in blocks), None)
 
-    def run(self, phase: Phase, mail: Mail, states: State, work: Work) -> Outcome:
-        answers: list[Answer] = []
+    def run(self, phase: Phase, mail: Mail, states: States, work: Work) -> Outcome:
+        replies, after, reports = (Rows(len(work.ids)) for _ in range(3))
         for members, shape, plan in work.plans():
             block = _Block(work, plan, torch.arange(len(work.ids))[members].tolist())
 
-            def answer(number: int, learner: Learner, block: _Block = block) -> Answer:
+            def answer(number: int, learner: Learner, block: _Block = block) -> None:
                 member = block.members[number]
                 inbox = mail.shared | tree.row(mail.each, member)
                 task = make_task(work, learner, block.client(number, learner), _AUTOGRAD)
                 with torch.no_grad():
-                    return phase.answer(inbox, tree.row(states, member), task)
+                    reply, state, report = phase.answer(inbox, states.read(member), task)
+                    replies.put(member, reply)
+                    after.put(member, state)
+                    reports.put(member, report)
 
-            answers += self._all(answer, shape.clients, work.training.learner)
-        return Outcome(
-            tree.stack([a.reply for a in answers]),
-            tree.stack([a.state for a in answers]),
-            tree.stack([a.report for a in answers]),
-        )
+            self._all(answer, shape.clients, work.training.learner)
+            if tree.nbytes(work.training.learner.parameters) > _LARGE:
+                allocation.return_freed_memory()
+        return Outcome(replies.nest, after.nest, reports.nest)
 
-    def _all(self, answer: Callable[[int, Learner], Answer], count: int, learner: Learner) -> list[Answer]:
-        """The answers of `count` clients, in their order."""
+    def _all(self, answer: Callable[[int, Learner], None], count: int, learner: Learner) -> None:
+        """Let `count` clients answer."""
         workers = min(self.workers, count)
         if workers == 1:
-            return [answer(number, learner.alone) for number in range(count)]
+            for number in range(count):
+                answer(number, learner.alone)
+            return
         idle: SimpleQueue[Learner] = SimpleQueue()
         for worker in range(workers):
             idle.put(learner.replica(worker))
 
-        def work(number: int) -> Answer:
+        def work(number: int) -> None:
             mine = idle.get()
             try:
-                return answer(number, mine)
+                answer(number, mine)
             finally:
                 idle.put(mine)
 
         cores = self.workers // workers
         with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(cores,)) as pool:
-            return list(pool.map(work, range(count)))
+            for _ in pool.map(work, range(count)):  # raises what a client raised
+                pass
 
 
 class _Block:

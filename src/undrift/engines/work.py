@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -11,8 +12,10 @@ from torch import Tensor
 
 from undrift.client.learner import Learner
 from undrift.client.task import Differentiate, Fetch, Samples, Task
+from undrift.core import tree
 from undrift.core.parts import Part, mark
 from undrift.core.random import Key
+from undrift.core.tree import Nest
 from undrift.data.augment import Augment
 from undrift.data.batches import Plan, Schedule, Shape, Table, plan
 from undrift.protocol import Mail, Message, Phase, State
@@ -129,6 +132,43 @@ def make_task(work: Work, learner: Learner, client: ClientPart, calculus: Calcul
     )
 
 
+class States(Protocol):
+    """What the clients of a cohort remember, to be read when it is needed."""
+
+    def read(self, members: int | slice | Tensor) -> State:
+        """The state of the client at this position of the cohort; of several clients, stacked."""
+        ...
+
+
+class Stacked(NamedTuple):
+    """States that are in memory, stacked [n, ...]."""
+
+    nest: State
+
+    def read(self, members: int | slice | Tensor) -> State:
+        return tree.row(self.nest, members)
+
+
+class Rows:
+    """A stacked nest [count, ...] that is filled row by row, by any thread, so that no row is held twice."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._nest: Nest | None = None
+        self._first = threading.Lock()
+
+    def put(self, number: int, nest: Nest) -> None:
+        with self._first:
+            if self._nest is None:
+                self._nest = tree.map_nest(lambda v: v.new_empty((self._count, *v.shape)), nest)
+        tree.map_nest(lambda target, row: target[number].copy_(row), self._nest, nest)
+
+    @property
+    def nest(self) -> Nest:
+        assert self._nest is not None
+        return self._nest
+
+
 class Outcome(NamedTuple):
     """What the clients answered, stacked in the order of the cohort."""
 
@@ -151,4 +191,4 @@ class Engine(Protocol):
         """How to train clients of these sizes; `extremes` are those of the smallest and largest client of all."""
         ...
 
-    def run(self, phase: Phase, mail: Mail, states: State, work: Work) -> Outcome: ...
+    def run(self, phase: Phase, mail: Mail, states: States, work: Work) -> Outcome: ...

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -129,6 +129,16 @@ class Survey:
         return server
 
 
+class _Local(NamedTuple):
+    """What the steps of a client change."""
+
+    params: Tree
+    client: State
+    memory: State  # the optimiser's
+    buffers: Tree
+    directions: Tree
+
+
 @dataclass(frozen=True)
 class Train:
     """Clients train, the server averages."""
@@ -141,21 +151,21 @@ class Train:
     def answer(self, inbox: Message, client: State, task: Task) -> Answer:
         method, hooks = self.method, self.method.with_hook
         anchor, buffers = method.received(inbox, client, task)
-        params, loss_sum = anchor, task.samples * 0
-        memory = method.optimizer.init(anchor)
+        loss_sum = task.samples * 0
         gain = method.optimizer.gain(task.steps)
         walked = None if gain is None else gain * task.lr
         # A displacement that is not linear in the directions (Adam's) does not determine them, so they are summed.
         directions = tree.zeros(anchor) if walked is None else {}
+        local = _Local(anchor, client, method.optimizer.init(anchor), buffers, directions)
 
         def mean_direction(update: Tree) -> Tree:
             if walked is None:
-                return tree.take(tree.scale(directions, 1 / task.steps), update)
+                return tree.take(tree.scale(local.directions, 1 / task.steps), update)
             return displacement_slope(update, walked)
 
         at = At(
-            params=params,
-            origin=params,
+            params=anchor,
+            origin=anchor,
             batch=task.batch(0, buffers),
             anchor=anchor,
             anchor_buffers=buffers,
@@ -166,43 +176,48 @@ class Train:
             walked=walked,
         )
         for c in hooks["begin"]:
-            params, own = c.begin(params, _entry(client, c.key), _with_inbox(at, c, inbox))
-            client = _with_entry(client, c.key, own)
+            params, own = c.begin(local.params, _entry(local.client, c.key), _with_inbox(at, c, inbox))
+            local = local._replace(params=params, client=_with_entry(local.client, c.key, own))
 
         for j, active in enumerate(task.active):
-            before = (params, client, memory, buffers, directions)
-            batch = task.batch(j, buffers) if j else at.batch  # the first one was drawn above
-            at = at._replace(params=params, origin=params, batch=batch)
-            for c in hooks["locate"]:
-                at = c.locate(_with_inbox(at, c, inbox), _entry(client, c.key))
-            loss: Loss = task.learner.losses
-            for c in hooks["objective"]:
-                loss = c.objective(loss, _entry(client, c.key), _with_inbox(at, c, inbox))
-            grad, value, buffers = task.gradient(at.params, at.batch, loss)
-            grad = task.decayed(grad, at.params)
-            at = at._replace(loss=value)
-            for c in hooks["step"]:
-                grad, own = c.step(grad, _entry(client, c.key), _with_inbox(at, c, inbox))
-                client = _with_entry(client, c.key, own)
-            directions = tree.add(directions, grad)
-            step, memory = method.optimizer.update(grad, memory)
-            if hooks["move"]:
-                change = tree.scale(step, -task.lr)
-                for c in hooks["move"]:
-                    change = c.move(change, _entry(client, c.key), _with_inbox(at, c, inbox))
-                params = tree.add(at.origin, change)
-            else:
-                params = tree.add(at.origin, step, -task.lr)
+            batch = task.batch(j, local.buffers) if j else at.batch  # the first one was drawn above
+            at = at._replace(params=local.params, origin=local.params, batch=batch)
+            after, at = self._step(local, at, inbox)
+            value = at.loss
             if active is not None:
-                after = (params, client, memory, buffers, directions)
-                params, client, memory, buffers, directions = (
-                    tree.where(active, a, b) for a, b in zip(after, before, strict=True)
-                )
+                after = _Local(*(tree.where(active, a, b) for a, b in zip(after, local, strict=True)))
                 value = torch.where(active, value, 0)
-            loss_sum = loss_sum + value.detach()
+            local, loss_sum = after, loss_sum + value.detach()
 
-        at = at._replace(params=params, batch=at.batch._replace(buffers=buffers))
-        return self._finish(at, client, inbox, loss_sum / task.steps)
+        task.learner.release()
+        at = at._replace(params=local.params, origin=local.params, batch=at.batch._replace(buffers=local.buffers))
+        return self._finish(at, local.client, inbox, loss_sum / task.steps)
+
+    def _step(self, local: _Local, at: At, inbox: Message) -> tuple[_Local, At]:
+        """What a local step makes of what it changes, and where it was taken."""
+        method, hooks, task = self.method, self.method.with_hook, at.task
+        client = local.client
+        for c in hooks["locate"]:
+            at = c.locate(_with_inbox(at, c, inbox), _entry(client, c.key))
+        loss: Loss = task.learner.losses
+        for c in hooks["objective"]:
+            loss = c.objective(loss, _entry(client, c.key), _with_inbox(at, c, inbox))
+        grad, value, buffers = task.gradient(at.params, at.batch, loss)
+        grad = task.decayed(grad, at.params)
+        at = at._replace(loss=value)
+        for c in hooks["step"]:
+            grad, own = c.step(grad, _entry(client, c.key), _with_inbox(at, c, inbox))
+            client = _with_entry(client, c.key, own)
+        directions = tree.add(local.directions, grad)
+        step, memory = method.optimizer.update(grad, local.memory)
+        if hooks["move"]:
+            change = tree.scale(step, -task.lr)
+            for c in hooks["move"]:
+                change = c.move(change, _entry(client, c.key), _with_inbox(at, c, inbox))
+            params = tree.add(at.origin, change)
+        else:
+            params = tree.add(at.origin, step, -task.lr)
+        return _Local(params, client, memory, buffers, directions), at
 
     def _finish(self, at: At, client: State, inbox: Message, loss: Tensor) -> Answer:
         method, buffers = self.method, at.batch.buffers

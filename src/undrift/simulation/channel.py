@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple, Protocol
 from torch import Tensor
 
 from undrift.core import tree
-from undrift.engines import Engine, Work
+from undrift.engines import Engine, Stacked, States, Work
 from undrift.protocol import Cohort, Mail, Message, Phase, State
 
 
@@ -25,12 +25,12 @@ class Answers(NamedTuple):
 
 
 class Channel(Protocol):
-    """Made anew for every round. `states` are what the clients keep: before it, between its phases, and after it."""
+    """Made anew for every round, of what the clients remember before it; `states` are what they keep after it."""
 
     # Whether `exchange` consists of tensor operations only, so that a round can be captured or compiled and replayed.
     replayable: ClassVar[bool]
 
-    def __init__(self, engine: Engine, phases: Sequence[Phase], work: Work, states: State) -> None: ...
+    def __init__(self, engine: Engine, phases: Sequence[Phase], work: Work, states: States) -> None: ...
 
     @property
     def states(self) -> State: ...
@@ -48,17 +48,18 @@ class LocalChannel:
 
     replayable: ClassVar[bool] = True
 
-    def __init__(self, engine: Engine, phases: Sequence[Phase], work: Work, states: State) -> None:
+    def __init__(self, engine: Engine, phases: Sequence[Phase], work: Work, states: States) -> None:
         self._states = states
         self._engine, self._phases, self._work = engine, phases, work
 
     @property
     def states(self) -> State:
-        return self._states
+        return self._states.read(slice(None))
 
     def exchange(self, phase: int, mails: Sequence[Mail], cohorts: Sequence[Cohort]) -> list[Answers]:
         mail = _joint(mails, len(cohorts[0].ids))
-        replies, self._states, reports = self._engine.run(self._phases[phase], mail, self._states, self._work)
+        replies, after, reports = self._engine.run(self._phases[phase], mail, self._states, self._work)
+        self._states = Stacked(after)
         if len(cohorts) == 1:
             return [Answers(replies, reports)]
         parts = slices(len(cohorts), len(cohorts[0].ids))

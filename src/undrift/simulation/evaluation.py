@@ -16,7 +16,8 @@ from undrift.simulation.round import Memory
 from undrift.simulation.setup import Experiment
 from undrift.storage.states import Ids
 
-_TOGETHER = 32  # clients whose models are held at a time
+_TOGETHER = 32  # clients whose models are held at a time,
+_BYTES = 1 << 30  # or fewer, if they took more than this
 
 
 class Evaluator:
@@ -65,13 +66,14 @@ def client_accuracies(experiment: Experiment, memory: Memory, ids: Ids, round: i
     if phase is None or test is None or data.classes is None:
         return {}
     found: dict[int, float] = {}
-    for start in range(0, len(ids), _TOGETHER):
-        block = ids[start : start + _TOGETHER]
+    together = max(1, min(_TOGETHER, _BYTES // tree.nbytes(experiment.learner.parameters)))
+    for start in range(0, len(ids), together):
+        block = ids[start : start + together]
         cohort = participation.on_device(participation.describe(experiment, block, round), experiment.learner.device)
         rows = memory.ledger.gather(block)
         mail = phase.ask(memory.server | {"ledger": rows} if rows else memory.server, cohort)
         work = participation.work(experiment, cohort, block)
-        replies = experiment.engine.run(phase, mail, memory.states.gather(block), work).replies
+        replies = experiment.engine.run(phase, mail, memory.states.of(block), work).replies
         for position, client in enumerate(block.tolist()):
             own = tree.row(replies, position)
             samples = data.client_test(client) or _of_its_classes(test, data.client(client)[1])

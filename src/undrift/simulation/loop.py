@@ -73,19 +73,11 @@ def rounds(
         behind = [run for run in training if run.rounds == done]
         if group != (together := [run for run in runs if run in behind or run.rounds > done]):
             group, runner = together, RoundRunner([run.experiment for run in together])
-        started = time.perf_counter()
-        results = runner.run([run.memory for run in group], done + 1)
-        seconds = (time.perf_counter() - started) / len(group)
-        for run, result in zip(group, results, strict=True):
-            if run not in behind:
-                continue
-            try:
-                row = run.keep(result, seconds)
-            except DivergenceError:
-                if on_divergence == "raise":
-                    raise
+        for run, kept in _round(runner, group, behind, on_divergence):
+            if kept is None:
                 training.remove(run)
                 continue
+            row = kept
             wishes = [callback.round(row, run) for callback in callbacks]  # all are called, whatever the first one says
             if any(wishes):
                 training.remove(run)
@@ -93,6 +85,29 @@ def rounds(
             else:
                 run.save_if_due()
         yield done + 1, row
+
+
+def _round(
+    runner: RoundRunner, group: Sequence[Run], behind: Sequence[Run], on_divergence: str
+) -> list[tuple[Run, dict[str, Any] | None]]:
+    """The next round of a group: a row for each of its runs that are `behind`, None for those that diverged.
+
+    A function of its own, so that nothing else of a round is held during the next one.
+    """
+    started = time.perf_counter()
+    results = runner.run([run.memory for run in group], behind[0].rounds + 1)
+    seconds = (time.perf_counter() - started) / len(group)
+    rows: list[tuple[Run, dict[str, Any] | None]] = []
+    for run, result in zip(group, results, strict=True):
+        if run not in behind:
+            continue
+        try:
+            rows.append((run, run.keep(result, seconds)))
+        except DivergenceError:
+            if on_divergence == "raise":
+                raise
+            rows.append((run, None))
+    return rows
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from undrift.core import torch_private, tree
 from undrift.core.parts import Part, mark
 from undrift.core.tree import Nest
 from undrift.data.batches import Table
-from undrift.engines import Batched, Work
+from undrift.engines import Batched, Stacked, States, Work
 from undrift.engines.compiled import Compiler
 from undrift.engines.cuda_graph import CudaGraphs
 from undrift.engines.work import Arrangement
@@ -99,20 +99,22 @@ class RoundRunner:
         with mark(Part.COHORT):
             if entry is None or number != round:
                 entry = self._enter(round)
-            given, arrangement = self._inputs(entry, memories), entry.arrangement
+            given, states, arrangement = self._inputs(entry, memories), _states(entry, memories), entry.arrangement
         if self._replayer is None:
-            found, traffic = self._tensors(self._exchange(given, arrangement, round))
+            found, traffic = self._tensors(self._exchange(given, states, arrangement, round))
         else:
+
+            def replayed(tensors: Nest) -> tuple[Nest, list[tuple[int, int]]]:
+                states, round = Stacked(tensors["clients"]), tensors["round"][0]
+                return self._tensors(self._exchange(tensors, states, arrangement, round))
+
             with mark(Part.COMPILED if self._first.engine.compiled else Part.REPLAY):
-                found, traffic = self._replayer(
-                    (arrangement.shapes, arrangement.order is not None),
-                    lambda tensors: self._tensors(self._exchange(tensors, arrangement, tensors["round"][0])),
-                    given,
-                )
+                key = (arrangement.shapes, arrangement.order is not None)
+                found, traffic = self._replayer(key, replayed, given | {"clients": states.read(slice(None))})
         if round < self._first.options.rounds:
             with mark(Part.COHORT):
                 self._ahead = round + 1, self._enter(round + 1)  # while the device is busy
-        return self._results(entry, given, found, traffic)
+        return self._results(entry, given, states, found, traffic)
 
     def _enter(self, round: int) -> _Entry:
         runs = self._experiments
@@ -138,23 +140,24 @@ class RoundRunner:
         )
 
     def _inputs(self, entry: _Entry, memories: Sequence[Memory]) -> Nest:
-        """All tensors that a round starts from, by name."""
+        """All tensors that a round starts from, by name, except what clients remember."""
         servers: Nest = {}
         for number, (memory, ids) in enumerate(zip(memories, entry.ids, strict=True)):
             rows = memory.ledger.gather(ids)
             servers[str(number)] = memory.server | ({"ledger": rows} if rows else {})
-        clients = tree.concat([m.states.gather(ids) for m, ids in zip(memories, entry.ids, strict=True)])
         device = self._first.learner.device
         whole, real = (part.to(device, non_blocking=True) for part in (entry.whole, entry.real))
         numbers = dict(zip(_WHOLE, whole, strict=True)) | dict(zip(_REAL, real, strict=True))
-        return {"servers": servers, "clients": clients} | numbers
+        return {"servers": servers} | numbers
 
-    def _exchange(self, given: Nest, arrangement: Arrangement, round: int | Tensor) -> _Exchanged:
-        """The phases of a round; tensor operations only."""
+    def _exchange(
+        self, given: Nest, states: States, arrangement: Arrangement, round: int | Tensor, blame: bool = False
+    ) -> _Exchanged:
+        """The phases of a round; tensor operations only. Replies are kept only to tell who is to `blame`."""
         runs = self._experiments
         cohorts = self._cohorts(given, round)
         channel = CHANNELS[self._first.options.place](
-            self._first.engine, self._first.method.phases, self._work(given, arrangement, round), given["clients"]
+            self._first.engine, self._first.method.phases, self._work(given, arrangement, round), states
         )
         servers = [given["servers"][str(number)] for number in range(len(runs))]
         traffic, answers = [(0, 0)] * len(runs), []
@@ -173,7 +176,8 @@ class RoundRunner:
                     (down + _sent(mail, len(cohort.ids)), up + tree.nbytes(a.replies))
                     for (down, up), mail, a, cohort in zip(traffic, mails, found, cohorts, strict=True)
                 ]
-                answers.append(found)
+                answers.append(found if blame else [a._replace(replies={}) for a in found])
+                del found, mails  # before the next phase computes its own
         return _Exchanged(servers, channel.states, answers, traffic)
 
     def _cohorts(self, given: Nest, round: int | Tensor) -> list[Cohort]:
@@ -207,7 +211,9 @@ class RoundRunner:
         servers = {str(number): server for number, server in enumerate(out.servers)}
         return {"servers": servers, "clients": out.clients, "losses": out.losses, "finite": finite}, out.traffic
 
-    def _results(self, entry: _Entry, given: Nest, found: Nest, traffic: list[tuple[int, int]]) -> list[RoundResult]:
+    def _results(
+        self, entry: _Entry, given: Nest, states: States, found: Nest, traffic: list[tuple[int, int]]
+    ) -> list[RoundResult]:
         losses = found["losses"]
         means = (losses * given["weights"].view(losses.shape)).sum(1)
         with mark(Part.WAITING):
@@ -215,7 +221,8 @@ class RoundRunner:
         wrong = np.zeros(losses.shape, dtype=bool)
         if not all(figures[1]):
             round = int(given["round"][0])
-            wrong = _culprits(self._exchange(given, entry.arrangement, round)).cpu().numpy()  # rounds are pure
+            again = self._exchange(given, states, entry.arrangement, round, blame=True)  # rounds are pure
+            wrong = _culprits(again).cpu().numpy()
         out = []
         for number, (ids, part) in enumerate(zip(entry.ids, slices(*losses.shape), strict=True)):
             server = found["servers"][str(number)]
@@ -241,6 +248,12 @@ class RoundRunner:
             return ""
         done = "compiled" if self._first.engine.compiled else "replayed"
         return f"rounds are not {done}: {self._replayer.refusal}"
+
+
+def _states(entry: _Entry, memories: Sequence[Memory]) -> States:
+    """What the clients of all runs remember, in the order of the cohort."""
+    each = [memory.states.of(ids) for memory, ids in zip(memories, entry.ids, strict=True)]
+    return each[0] if len(each) == 1 else Stacked(tree.concat([states.read(slice(None)) for states in each]))
 
 
 def _extremes(experiments: Sequence[Experiment]) -> tuple[int, int]:

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from undrift.core import tree
 from undrift.protocol import State
 from undrift.storage.arena import Block, Space, put_rows, to_device
 from undrift.storage.arena import Ids as Ids
 
-TOGETHER = 1 << 27  # bytes of states held at a time when all of them are read
+TOGETHER = 1 << 27  # bytes of states held at a time when many are read
 SMALL = 1 << 28  # bytes: up to this size, growing states are copied so that they stay in one block
 
 
@@ -55,6 +56,10 @@ class ClientStates:
     def gather(self, ids: Ids) -> State:
         """States of these clients, stacked [n, ...]."""
         return self._read(self._rows[ids], self.initial)
+
+    def of(self, ids: Ids) -> CohortStates:
+        """States of these clients, to be read when they are needed."""
+        return CohortStates(self, ids)
 
     def scatter(self, ids: Ids, states: State) -> None:
         """Store the states of these clients."""
@@ -126,3 +131,23 @@ class ClientStates:
         for number in np.unique(which).tolist():
             places = np.flatnonzero(which == number)
             yield self._blocks[number], places, rows[places] - self._starts[number]
+
+
+class CohortStates:
+    """States of some clients as they are now, by position among them: read at once if they are small, else one by one.
+
+    A copy of all of them would need as much memory again; for small ones it takes less time.
+    """
+
+    def __init__(self, states: ClientStates, ids: Ids) -> None:
+        self._states, self._ids = states, ids
+        small = len(ids) * tree.nbytes(states.initial) <= TOGETHER
+        self._together = states.gather(ids) if small else None
+
+    def read(self, members: int | slice | Tensor) -> State:
+        """The state of the client at this position; of several clients, stacked."""
+        if self._together is not None:
+            return tree.row(self._together, members)
+        if isinstance(members, int):
+            return tree.row(self._states.gather(self._ids[[members]]), 0)
+        return self._states.gather(self._ids[members.cpu().numpy() if isinstance(members, Tensor) else members])
