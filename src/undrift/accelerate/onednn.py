@@ -63,7 +63,11 @@ def _forward(stack: nn.Sequential, inner: frozenset[int], steps: list[tuple[Laye
 
 
 def _has_hooks(layer: nn.Module) -> bool:
-    return torch_private.has_forward_hooks(layer) or torch_private.has_forward_pre_hooks(layer)
+    return (
+        torch_private.has_forward_hooks(layer)
+        or torch_private.has_forward_pre_hooks(layer)
+        or torch_private.has_backward_hooks(layer)
+    )
 
 
 def _fits(layer: nn.Module) -> bool:

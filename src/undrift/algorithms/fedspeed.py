@@ -33,9 +33,9 @@ class AscentStep(Correction):
         def perturbed(params: Tree, batch: Batch) -> Losses:
             there = loss(tree.add(params, ascent), batch)
             if self.mix == 1:
-                return there
+                return there._replace(changed={})  # what a model does to parameters at another point is not kept
             here = loss(params, batch)
-            return Losses(torch.lerp(here.values, there.values, self.mix), here.buffers)
+            return here._replace(values=torch.lerp(here.values, there.values, self.mix))
 
         return perturbed
 

@@ -50,10 +50,10 @@ class Contrast(Correction):
 
         def contrasted(params: Tree, batch: Batch) -> Losses:
             with learner.watch(self.module, self.side) as seen:
-                values, buffers = loss(params, batch)
+                losses = loss(params, batch)
             here = self._vectors(seen)
             away = F.cosine_similarity(here, previous) - F.cosine_similarity(here, received)
-            return Losses(values + self.mu * F.softplus(away / self.temperature), buffers)
+            return losses._replace(values=losses.values + self.mu * F.softplus(away / self.temperature))
 
         return contrasted
 

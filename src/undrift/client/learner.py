@@ -14,6 +14,7 @@ from torch.func import functional_call
 from undrift.accelerate import convolution, onednn, recurrence
 from undrift.client.draws import Draws, MaskedStatistics
 from undrift.client.layout import Layout
+from undrift.client.module_copy import copied, is_averaged, named_tensors
 from undrift.core import torch_private
 from undrift.core.random import Key, Stream
 from undrift.core.tree import Tree
@@ -34,6 +35,16 @@ class Batch(NamedTuple):
 class Losses(NamedTuple):
     values: Tensor  # [B]
     buffers: Tree  # the model's buffers after this batch
+    changed: Tree = {}  # noqa: RUF012  # parameters that the forward pass itself changed, as it left them
+
+
+class SideEffects(NamedTuple):
+    """What a module's forward pass does besides computing outputs and changing buffers (see `side_effects.py`)."""
+
+    changed: tuple[str, ...] = ()  # trainable parameters that it writes to
+    moving: tuple[str, ...] = ()  # other parameters that it writes to, which are buffers in all but name
+    changes_input: bool = False
+    sparse_gradients: tuple[str, ...] = ()
 
 
 Loss = Callable[[Tree, Batch], Losses]
@@ -44,7 +55,7 @@ class Trial(NamedTuple):
 
     draws_numbers: bool  # random functions are called in training
     draws_in_evaluation: bool  # random numbers are drawn in evaluation, too
-    writes_inputs: bool  # the module changes the samples that it is given
+    differentiates: bool  # the module takes derivatives by itself, also when it is evaluated
 
 
 def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
@@ -78,16 +89,21 @@ class Learner:
         half: bool = False,
     ) -> None:
         self.half = half  # activations in bfloat16; parameters, statistics and losses keep their precision
-        self.module = copy.deepcopy(module).to(device)
-        if dtype is not None:
-            self.module.to(dtype)
-        self.layout = Layout.of(self.module)
+        self._template = copied(module, device, dtype)  # never called, so that copies of it have no past
+        self.layout = Layout.of(self._template)
         if not self.layout.names:
             raise ValueError(f"the model {type(module).__name__} has no trainable parameters")
         self.loss: SampleLoss = loss or cross_entropy
         self.classifies = loss is None
-        self.parameters: Tree = {k: p.detach().clone() for k, p in self.module.named_parameters() if p.requires_grad}
-        self.buffers: Tree = {k: b.detach().clone() for k, b in self.module.named_buffers()}
+        trained = {k: p for k, p in self._template.named_parameters() if p.requires_grad}
+        self.parameters: Tree = {k: p.detach() for k, p in trained.items()}
+        frozen = tuple(k for k, p in self._template.named_parameters() if k not in trained and is_averaged(p))
+        self.gradient_hooks: dict[str, tuple[Callable[[Tensor], Tensor | None], ...]] = {
+            k: hooks
+            for k, p in module.named_parameters()
+            if (hooks := torch_private.gradient_hooks(p)) and k in trained
+        }
+        self.heed(SideEffects(changed=self.layout.names, moving=frozen, changes_input=True))  # until more is known
         self.dtype = next(iter(self.parameters.values())).dtype
         self.device = torch.device(device)
         self.normalise: tuple[Tensor, Tensor] | None = None  # mean and deviation of inputs, per channel [C, 1, 1]
@@ -95,11 +111,10 @@ class Learner:
             mean, std = (torch.tensor(v, dtype=self.dtype, device=device).view(-1, 1, 1) for v in normalise)
             self.normalise = mean, std
         # Set by `listen`.
-        self.draws_numbers = self.draws_in_evaluation = self._writes_inputs = self._channels_last = False
+        self.differentiates = self.draws_numbers = self.draws_in_evaluation = self._channels_last = False
         self.evaluation_key = Key(0, 0, torch.tensor(0, device=device))  # for models that draw when they are evaluated
         self._channels_last_inputs = False  # inputs are given to the module with their channels last
-        self.normalises = any(torch_private.is_batch_norm(m) for m in self.module.modules())
-        self._own(self.module)
+        self.normalises = any(torch_private.is_batch_norm(m) for m in self._template.modules())
         for name, part in self.module.named_modules():
             if isinstance(part, nn.RNNBase) and part.dropout:
                 raise ValueError(
@@ -110,7 +125,7 @@ class Learner:
     def listen(self, x: Tensor, trial: Trial) -> None:
         """Learn from a trial what training and evaluating the module needs."""
         self.draws_numbers, self.draws_in_evaluation = trial.draws_numbers, trial.draws_in_evaluation
-        self._writes_inputs = trial.writes_inputs
+        self.differentiates = trial.differentiates
         self._channels_last = self.copied()._allows_channels_last(x)
 
     def training_output(self, params: Tree, x: Tensor) -> Any:
@@ -138,7 +153,7 @@ class Learner:
         """Inputs in the model's precision; bytes become numbers between 0 and 1, whole numbers stay (tokens)."""
         if x.dtype is torch.uint8:
             return x.to(self.dtype).div_(255)
-        return x.to(self.dtype if x.is_floating_point() else torch.int64, copy=self._writes_inputs)
+        return x.to(self.dtype if x.is_floating_point() else torch.int64)
 
     def sample_loss(self, output: Tensor, target: Tensor) -> Tensor:
         """One value per sample [B]; targets that are stored as small whole numbers are widened first."""
@@ -149,7 +164,18 @@ class Learner:
         # Buffers are written in place by the module: give it copies, made per client under `vmap` by adding a zero
         # that depends on the client.
         zero = batch.key.client * 0
-        buffers = {k: b + zero.to(b.dtype) for k, b in batch.buffers.items()}
+        own = {k: b + zero.to(b.dtype) for k, b in batch.buffers.items()}
+        if self.effects.changed:
+            own |= {k: params[k] + zero.to(params[k].dtype) for k in self.effects.changed}
+        values = self.values(params | own, batch)
+        after = {k: self.tensor(k, given).detach() for k, given in own.items()}
+        if self.effects.changed:
+            changed = {k: after.pop(k) for k in self.effects.changed}
+            return Losses(values, after, changed)
+        return Losses(values, after)
+
+    def values(self, tensors: Tree, batch: Batch) -> Tensor:
+        """Per-sample losses in training mode; the module may write to the tensors that are given for its own."""
         self._training(True)
         with ExitStack() as modes:
             if self.draws_numbers:
@@ -159,9 +185,8 @@ class Learner:
             if self.normalises and (batch.weight is not None or len(batch.x) == 1 or self.half):
                 weight = batch.x.new_ones(len(batch.x)) if batch.weight is None else batch.weight
                 modes.enter_context(MaskedStatistics(weight))
-            output = self._call(params | buffers, batch.x)
-            values = self.sample_loss(output, batch.y)
-        return Losses(values, {k: b.detach() for k, b in buffers.items()})
+            output = self._call(tensors, batch.x)
+            return self.sample_loss(output, batch.y)
 
     def outputs(self, params: Tree, buffers: Tree | None, x: Tensor) -> Tensor:
         """Outputs in evaluation mode; without buffers, batch normalisation uses the statistics of `x`."""
@@ -170,9 +195,34 @@ class Learner:
             for part in self.module.modules():
                 if torch_private.is_batch_norm(part):
                     part.train()
-        given = self.buffers if buffers is None else buffers
-        with torch.no_grad(), self.evaluation_draws(0):
-            return self._call(params | {k: b.clone() for k, b in given.items()}, x)
+        own = {k: b.clone() for k, b in (self.buffers if buffers is None else buffers).items()}
+        own |= {k: params[k].clone() for k in self.effects.changed}
+        with torch.set_grad_enabled(self.differentiates), self.evaluation_draws(0):
+            output = self._call(params | own, x)
+        return output.detach() if self.differentiates else output
+
+    def recorded(self, params: Tree, x: Tensor) -> Tensor:
+        """Outputs in evaluation mode, with the operations recorded for gradients."""
+        self._training(False)
+        with torch.enable_grad(), self.evaluation_draws(0):
+            return self._call(params | {k: b.clone() for k, b in self.buffers.items()}, x.clone())
+
+    def heed(self, effects: SideEffects) -> None:
+        """From now on, take care of these side effects."""
+        self.effects = effects
+        moving = {k: p.detach() for k, p in self._template.named_parameters() if k in effects.moving}
+        self.buffers: Tree = {k: b.detach() for k, b in self._template.named_buffers() if is_averaged(b)} | moving
+        dense = {k: (Tensor.to_dense, *self.gradient_hooks.get(k, ())) for k in effects.sparse_gradients}
+        self.gradient_hooks = self.gradient_hooks | dense
+        self._own(self._fresh_module())
+
+    def hooked(self, gradient: Tree) -> Tree:
+        """A gradient after the hooks that the caller added to parameters."""
+        for name, hooks in self.gradient_hooks.items():
+            for hook in hooks if name in gradient else ():
+                if (other := hook(gradient[name])) is not None:
+                    gradient = gradient | {name: other}
+        return gradient
 
     def evaluation_losses(self, output: Tensor, target: Tensor) -> Tensor:
         """Per-sample losses of outputs in evaluation mode."""
@@ -214,6 +264,8 @@ class Learner:
         x = self.prepare(x)
         if self.normalise is not None:  # here and not before, as augmentation pads raw images
             x = (x - self.normalise[0]) / self.normalise[1]
+        if self.effects.changes_input:
+            x = x.clone()
         if self._channels_last_inputs:
             x = x.contiguous(memory_format=torch.channels_last)
         if not self.half:
@@ -269,19 +321,34 @@ class Learner:
         return self._replicas[number]
 
     def copied(self) -> Learner:
-        """Another learner like this one, with a module of its own."""
-        self.release()
+        """Another learner like this one, with a module of its own that was never called."""
         other = copy.copy(self)
-        other._own(copy.deepcopy(self.module))
+        other._own(self._fresh_module())
         return other
 
+    def _fresh_module(self) -> nn.Module:
+        """A copy of the module; tensors that every call replaces are not copied."""
+        replaced = self.parameters | self.buffers
+        return copy.deepcopy(
+            self._template, {id(t): t for name, t in named_tensors(self._template) if name in replaced}
+        )
+
     def _own(self, module: nn.Module) -> None:
+        torch_private.uncompiled(module)
         self.module = module
         self._slots = torch_private.tensor_slots(module)
         self._recurrent = [m for m in module.modules() if isinstance(m, nn.RNNBase)]
         self._replicas = []
         self._batched = None
         self.own_convolutions = False
+
+    def tensor(self, name: str, given: Tensor) -> Tensor:
+        """What the module has under a name after a call: what it was given, or what it assigned."""
+        if name not in self._slots:
+            return given
+        table, leaf = self._slots[name][0]
+        found: Tensor = table[leaf]
+        return found
 
     def _training(self, mode: bool) -> None:
         if self.module.training != mode or not mode:

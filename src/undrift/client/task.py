@@ -29,6 +29,7 @@ class Slope(NamedTuple):
     gradient: Tree
     loss: Tensor
     buffers: Tree
+    changed: Tree = {}  # noqa: RUF012  # as in `Losses`
 
 
 class Samples(NamedTuple):
@@ -89,11 +90,14 @@ class Task:
     ) -> Slope:
         chosen = loss or self.learner.losses
 
-        def objective(point: Tree) -> tuple[Tensor, Tree]:
-            values, buffers = chosen(point, batch)
-            return _average(values if of is None else of(values), batch.weight), buffers
+        def objective(point: Tree) -> tuple[Tensor, tuple[Tree, Tree]]:
+            values, buffers, changed = chosen(point, batch)
+            return _average(values if of is None else of(values), batch.weight), (buffers, changed)
 
-        return Slope(*self.differentiate(objective, params))
+        gradient, value, (buffers, changed) = self.differentiate(objective, params)
+        if self.learner.gradient_hooks:
+            gradient = self.learner.hooked(gradient)
+        return Slope(gradient, value, buffers, changed)
 
     def decayed(self, gradient: Tree, params: Tree) -> Tree:
         """With weight decay, which belongs to the objective: g + λ w."""

@@ -148,3 +148,12 @@ def interval(low: float, high: float, *, open_low: bool = False, open_high: bool
     lower = "" if low == -math.inf else f"{'greater than' if open_low else 'at least'} {low:g}"
     upper = "" if high == math.inf else f"{'less than' if open_high else 'at most'} {high:g}"
     return " and ".join(part for part in (lower, upper) if part) or "a finite number"
+
+
+_LONGEST = 200  # characters; PyTorch's messages can be pages
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line that is not too long."""
+    line = str(error).strip().partition("\n")[0] or type(error).__name__
+    return line if len(line) <= _LONGEST else line[:_LONGEST].rsplit(" ", 1)[0] + " …"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -165,7 +165,66 @@ def refresh_flat_weights(module: nn.RNNBase) -> None:
     It calls its kernels with a list of its own. Where it has none, it uses the parameters themselves.
     """
     if hasattr(module, "_flat_weights"):
-        module._flat_weights = list(module._parameters.values())  # in the order in which they are registered
+        names = getattr(module, "_flat_weights_names", None)
+        parameters = module._parameters
+        if names is None or list(parameters) == names:
+            module._flat_weights = list(parameters.values())  # in the order in which they are registered
+        else:  # some are computed from others, by `weight_norm` or `prune`
+            module._flat_weights = [getattr(module, name, None) for name in names]
+
+
+def uncompiled(module: nn.Module) -> None:
+    """Makes a module and its parts run as they were written, not as `torch.compile` translated them: compiled code
+    knows neither `vmap` nor tensors that are put in place of parameters."""
+    for part in module.modules():
+        if (original := getattr(part, "_orig_mod", None)) is not None:
+            part.forward = original.forward
+        if getattr(part, "_compiled_call_impl", None) is not None:
+            part._compiled_call_impl = None
+
+
+def gradient_hooks(parameter: Tensor) -> tuple[Callable[[Tensor], Tensor | None], ...]:
+    """What `Tensor.register_hook` added to a parameter; copies of it do not have them."""
+    return tuple((getattr(parameter, "_backward_hooks", None) or {}).values())
+
+
+def has_accumulation_hooks(parameter: Tensor) -> bool:
+    """Whether `Tensor.register_post_accumulate_grad_hook` added something."""
+    return bool(getattr(parameter, "_post_accumulate_grad_hooks", None))
+
+
+@contextmanager
+def operations(see: Callable[[list[Tensor], list[Tensor]], Any]) -> Iterator[None]:
+    """Shows `see` the tensors that each operation reads and those that it writes to, also through views and `.data`.
+
+    Without PyTorch's dispatch modes, nothing is shown.
+    """
+    try:
+        from torch.utils._python_dispatch import TorchDispatchMode
+    except ImportError:
+        yield
+        return
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            given, kwargs = list(args), kwargs or {}
+            written: list[Tensor] = []
+            for place, argument in enumerate(func._schema.arguments):
+                value = given[place] if place < len(given) else kwargs.get(argument.name)
+                if argument.alias_info is not None and argument.alias_info.is_write:
+                    written += _tensors(value)
+            see(_tensors([given, list(kwargs.values())]), written)
+            return func(*args, **kwargs)
+
+    watch: Any = Watch
+    with watch():
+        yield
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    return [t for part in value for t in _tensors(part)] if isinstance(value, list | tuple) else []
 
 
 def has_forward_hooks(module: nn.Module) -> bool:
@@ -176,3 +235,8 @@ def has_forward_hooks(module: nn.Module) -> bool:
 def has_forward_pre_hooks(module: nn.Module) -> bool:
     """Whether somebody sees the inputs of this module; if that is unknown, yes."""
     return bool(getattr(module, "_forward_pre_hooks", True))
+
+
+def has_backward_hooks(module: nn.Module) -> bool:
+    """Whether somebody sees the gradients at this module's inputs or outputs; if that is unknown, yes."""
+    return bool(getattr(module, "_backward_hooks", True)) or bool(getattr(module, "_backward_pre_hooks", True))

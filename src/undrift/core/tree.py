@@ -73,17 +73,22 @@ def rows(tree: Tree, factors: Tensor) -> Tree:
 
 def dots(stacked: Tree, single: Tree) -> Tensor:
     """Inner product of every row with one tree: [n]."""
-    return torch.stack([v.flatten(1) @ single[k].flatten() for k, v in stacked.items()]).sum(0)
+    return torch.stack([_flat(v) @ single[k].flatten() for k, v in stacked.items()]).sum(0)
 
 
 def products(stacked: Tree, other: Tree) -> Tensor:
     """Inner product of every row of one stacked tree with every row of another: [n, m]."""
-    return torch.stack([v.flatten(1) @ other[k].flatten(1).T for k, v in stacked.items()]).sum(0)
+    return torch.stack([_flat(v) @ _flat(other[k]).T for k, v in stacked.items()]).sum(0)
 
 
 def squares(stacked: Tree) -> Tensor:
     """Squared norm of every row: [n]."""
-    return torch.stack([v.flatten(1).square().sum(1) for v in stacked.values()]).sum(0)
+    return torch.stack([_flat(v).square().sum(1) for v in stacked.values()]).sum(0)
+
+
+def _flat(stacked: Tensor) -> Tensor:
+    """[n, m]; a stacked number, too, is a vector of one."""
+    return stacked.unsqueeze(-1).flatten(1)
 
 
 def mean(stacked: Tree, weights: Tensor) -> Tree:

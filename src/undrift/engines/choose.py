@@ -138,7 +138,7 @@ def _batched(workload: Workload, count: int) -> tuple[Engine, list[str]]:
     if not _may_round(workload) or not workload.training.learner.batched.own_convolutions:
         return engine, []
     own, begun = replace(engine, convolutions=True), time.perf_counter()
-    if trouble := training_obstacle(own, workload, (Exception,)):  # a compiler can fail in many ways
+    if trouble := training_obstacle(own, workload):
         notice(f"convolutions are PyTorch's, which are slower for many clients at once: {trouble}")
         return engine, []
     if (seconds := time.perf_counter() - begun) > _WORTH_A_NOTICE:
@@ -177,8 +177,11 @@ def _heavy(workload: Workload) -> str:
         return ""
     if any(torch_private.is_convolution(part) for part in learner.module.modules()):
         return "a convolution"
-    with FlopCounterMode(display=False, custom_mapping=_uncounted()) as counter:
-        learner.outputs(learner.parameters, learner.buffers, table.x[[0, 0]])  # two, for batch normalisation
+    try:
+        with FlopCounterMode(display=False, custom_mapping=_uncounted()) as counter:
+            learner.outputs(learner.parameters, learner.buffers, table.x[[0, 0]])  # two, for batch normalisation
+    except RuntimeError:  # the counter's hooks do not fit a model that differentiates by itself
+        return ""
     each = counter.get_total_flops() / 2
     return "a batch of this much work" if each * workload.largest_batch > _HEAVY else ""
 
@@ -206,10 +209,12 @@ def _chunk(workload: Workload) -> int:
         return saved
 
     points = {k: v.detach().clone().requires_grad_() for k, v in learner.parameters.items()}
-    keeping = torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved)
-    with torch.enable_grad(), keeping, learner.evaluation_draws(0):
-        learner.module.eval()
-        torch.func.functional_call(learner.module, points | learner.buffers, (learner.prepare(probe),))
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
+            learner.recorded(points, probe)
+    except RuntimeError:  # `torch.func` knows no such hooks; all that operations read is at least as much
+        with torch_private.operations(lambda read, _: sum(note(tensor).ndim for tensor in read)):
+            learner.recorded(points, probe)
     model = tree.nbytes(learner.parameters)
     activations = max(taken - model, 0) * workload.largest_batch // len(probe)
     each = _MODEL_COPIES * model + 2 * activations

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
-from undrift.core import torch_private, tree
+from undrift.core import check, torch_private, tree
 from undrift.core.log import notice
 from undrift.core.tree import Nest
 from undrift.data import cache
@@ -58,7 +58,7 @@ class Compiler:
             try:
                 self._code[key] = _compiled(function, inputs)
             except Exception as error:  # a compiler can fail in many ways
-                self.refusal = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+                self.refusal = check.first_line(error)
                 notice(f"rounds cannot be compiled and are run step by step: {self.refusal}")
         return function(inputs) if self.refusal else self._code[key](inputs)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from undrift.core import torch_private, tree
+from undrift.core import check, torch_private, tree
 from undrift.core.log import notice
 from undrift.core.tree import Nest
 
@@ -91,4 +91,4 @@ def _first_cause(error: BaseException) -> str:
     """The message of the error that made the capture fail; ending the capture raises errors of its own."""
     while error.__context__ is not None:
         error = error.__context__
-    return str(error).strip().splitlines()[0]
+    return check.first_line(error)

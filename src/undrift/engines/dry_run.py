@@ -1,4 +1,4 @@
-"""Whether a model can be batched, detected by trying: a few samples with padding, two clients with one step."""
+"""Whether a model can be batched, detected by trying: a few samples with padding, two clients with two steps."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from torch import Tensor, nn
 from undrift.accelerate import recurrence
 from undrift.client.learner import Batch
 from undrift.core import tree
+from undrift.core.check import first_line
 from undrift.core.random import Key
 from undrift.engines.determinism import arithmetic
 from undrift.engines.work import Engine, Stacked, Work
 from undrift.engines.workload import Workload
 from undrift.protocol import Cohort
-
-_REFUSALS = (RuntimeError, NotImplementedError, ValueError)  # what PyTorch raises for what cannot be batched
 
 
 def batching_obstacle(engine: Engine, workload: Workload) -> str:
@@ -26,24 +25,27 @@ def batching_obstacle(engine: Engine, workload: Workload) -> str:
     return _mixing(workload) or training_obstacle(engine, workload)
 
 
-def training_obstacle(engine: Engine, workload: Workload, refusals: tuple[type[Exception], ...] = _REFUSALS) -> str:
-    """Why two clients cannot take one step together; empty if they can."""
+def training_obstacle(engine: Engine, workload: Workload) -> str:
+    """Why two clients cannot take two steps together; empty if they can."""
     for part in workload.training.learner.module.modules():
         if isinstance(part, nn.RNNBase) and not recurrence.suits(part):
             return f"PyTorch has no nn.{type(part).__name__} for many clients at once"
     try:
         with torch.no_grad():
-            _one_step(engine, workload)
-    except refusals as error:
-        return str(error).strip().splitlines()[0]
+            _two_steps(engine, workload)
+    except Exception as error:  # models and compilers can fail in many ways
+        return first_line(error)
     return ""
 
 
-def _one_step(engine: Engine, workload: Workload) -> None:
-    """A round of the largest and the smallest client, of one step; nothing of it is kept."""
+def _two_steps(engine: Engine, workload: Workload) -> None:
+    """A round of the largest and the smallest client; nothing of it is kept.
+
+    Of two steps, as clients share parameters in the first one, and every client has its own in the second.
+    """
     method, learner, sizes = workload.method, workload.training.learner, workload.data.sizes
     ids = np.argsort(-sizes, kind="stable")[[0, -1]]
-    schedule = replace(workload.training.schedule, steps=1, epochs=None)
+    schedule = replace(workload.training.schedule, steps=2, epochs=None)
     shapes, order = engine.arrange(schedule, sizes[ids], workload.extremes)
     clients = torch.from_numpy(ids).to(learner.device)
     work = Work(
@@ -88,14 +90,18 @@ def _mixing(workload: Workload) -> str:
         if training.augment is not None:
             x = training.augment(x, key, 0)
         batch = Batch(x, training.table.y[rows], weight, key=key, step=0, buffers=learner.buffers)
-        values, buffers = learner.losses(learner.parameters, batch)
-        return buffers | {"losses": values[:count]}
+        values, after, changed = learner.losses(learner.parameters, batch)
+        return tree.flatten({"values": values[:count], "buffers": after, "changed": changed})
 
     try:
-        with torch.no_grad(), arithmetic("fp32"), learner.exactly():  # less would look like mixing
+        with (
+            torch.set_grad_enabled(learner.differentiates),
+            arithmetic("fp32"),
+            learner.exactly(),
+        ):  # less would look like mixing
             alone, among = losses(real, None), losses(padded, weight)
-    except (RuntimeError, NotImplementedError, ValueError, IndexError) as error:
-        return str(error).strip().splitlines()[0]
+    except Exception as error:
+        return first_line(error)
     near = torch.finfo(learner.dtype).eps ** 0.5  # sums of other lengths are rounded otherwise
     if all(torch.allclose(among[k].double(), v.double(), rtol=near, atol=near) for k, v in alone.items()):
         return ""

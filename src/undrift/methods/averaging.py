@@ -202,7 +202,10 @@ class Train:
         loss: Loss = task.learner.losses
         for c in hooks["objective"]:
             loss = c.objective(loss, _entry(client, c.key), _with_inbox(at, c, inbox))
-        grad, value, buffers = task.gradient(at.params, at.batch, loss)
+        grad, value, buffers, changed = task.gradient(at.params, at.batch, loss)
+        if changed:  # by the model itself; the step starts from there, too
+            params = at.params | changed
+            at = at._replace(params=params, origin=params if at.origin is at.params else at.origin)
         grad = task.decayed(grad, at.params)
         at = at._replace(loss=value)
         for c in hooks["step"]:

@@ -13,6 +13,7 @@ from undrift.client.draws import Listener, keyed
 from undrift.client.evaluate import Samples, scores_classes
 from undrift.client.generators import Watch, kept
 from undrift.client.learner import Learner, Trial
+from undrift.client.side_effects import attributes, examine, remembering
 from undrift.core import check
 from undrift.core.random import Key, Stream
 from undrift.data import augment as augmentation
@@ -24,7 +25,8 @@ from undrift.methods import aggregate as aggregation
 from undrift.methods.aggregate import Aggregate
 
 
-def check_fit(learner: Learner, data: FederatedData, test: Samples | None) -> None:
+def check_fit(learner: Learner, module: nn.Module, data: FederatedData, test: Samples | None) -> None:
+    """`learner` learns a copy of `module`."""
     bad = [k for k, v in learner.parameters.items() if not bool(torch.isfinite(v).all())]
     if bad:
         raise ValueError(f"the model's parameter {bad[0]!r} is not finite")
@@ -41,6 +43,13 @@ def check_fit(learner: Learner, data: FederatedData, test: Samples | None) -> No
     trying = learner.copied()
     with kept(trying.module, learner.loss):
         learner.listen(torch.cat([given[0]] * 2), _try(trying, given, check_classes))
+        count = min(4, len(data.x))
+        few, others = _few(data, slice(count), learner), _few(data, slice(-count, None), learner)
+        learner.heed(examine(learner, module, few, others))
+
+
+def _few(data: FederatedData, part: slice, learner: Learner) -> Samples:
+    return data.x[part].to(learner.device), data.y[part].to(learner.device)
 
 
 def find_augmentation(augment: Any, learner: Learner, data: FederatedData) -> Augment | None:
@@ -65,22 +74,36 @@ class _Pass(NamedTuple):
 
     values: dict[str, list[Tensor]]  # by what they came from
     listener: Listener
-    writes_inputs: bool = False
 
 
 def _try(learner: Learner, given: Samples, check_classes: Callable[[Tensor], None]) -> Trial:
     """Evaluate and train twice, with a learner that is not used afterwards: the second time must be the same."""
     watch = Watch(learner.module, learner.loss)
-    evaluated = [_evaluate(learner, watch, given, check_classes) for _ in range(2)]
-    _check_same(*evaluated)
+    fresh = attributes(learner.module)
+    evaluated = [_evaluate_first(learner, watch, given, check_classes), _evaluate(learner, watch, given, check_classes)]
+    _check_same(evaluated[0], evaluated[1], remembering(fresh, learner.module))
     more = torch.cat([given[0]] * 2), torch.cat([given[1]] * 2)  # another number of samples, more than one
     trained = [_train(learner, watch, more) for _ in range(2)]
-    _check_same(*trained)
+    _check_same(trained[0], trained[1], remembering(fresh, learner.module))
     return Trial(
         draws_numbers=trained[0].listener.heard,
         draws_in_evaluation=evaluated[0].listener.calls > 0,
-        writes_inputs=evaluated[0].writes_inputs or trained[0].writes_inputs,
+        differentiates=learner.differentiates,
     )
+
+
+def _evaluate_first(learner: Learner, watch: Watch, given: Samples, check_classes: Callable[[Tensor], None]) -> _Pass:
+    """The same where nothing is known of the module yet: it may need gradients to compute its outputs."""
+    try:
+        return _evaluate(learner, watch, given, check_classes)
+    except ValueError as error:
+        if not isinstance(error.__cause__, RuntimeError):
+            raise
+        learner.differentiates = True
+        try:
+            return _evaluate(learner, watch, given, check_classes)
+        except ValueError:
+            raise error from error.__cause__
 
 
 def _evaluate(learner: Learner, watch: Watch, given: Samples, check_classes: Callable[[Tensor], None]) -> _Pass:
@@ -96,7 +119,7 @@ def _evaluate(learner: Learner, watch: Watch, given: Samples, check_classes: Cal
         values = learner.sample_loss(output, y)
     _check_values(values, len(x))
     _check_not_seeded(listener)
-    return _Pass({"the model": [before], "the loss": [values]}, listener, not _same(x, given[0]))
+    return _Pass({"the model": [before], "the loss": [values]}, listener)
 
 
 def _train(learner: Learner, watch: Watch, given: Samples) -> _Pass:
@@ -124,7 +147,7 @@ def _train(learner: Learner, watch: Watch, given: Samples) -> _Pass:
             "the loss depends on none of the model's trainable parameters, so that nothing would be trained"
         )
     passed = {"the model": [before], "the loss": [values.detach()], "the backward pass": gradient}
-    return _Pass(passed, listener, not _same(x, given[0]))
+    return _Pass(passed, listener)
 
 
 def _augment(augment: Augment, watch: Watch, given: Tensor, key: Key) -> _Pass:
@@ -186,12 +209,13 @@ def _check_not_seeded(listener: Listener) -> None:
         )
 
 
-def _check_same(first: _Pass, second: _Pass) -> None:
+def _check_same(first: _Pass, second: _Pass, where: str = "") -> None:
     for what, tensors in first.values.items():
         if not all(map(_same, tensors, second.values[what])):
             raise ValueError(
                 f"{what} gives other numbers when it is called again with the same samples, so that no two runs would "
                 "give the same: it draws from a generator that undrift cannot replace, or keeps something between calls"
+                + where
             )
 
 
@@ -225,8 +249,7 @@ def _refusing(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        lines = str(error).strip().splitlines()
-        raise ValueError(f"{what}: {lines[0] if lines else type(error).__name__}") from error
+        raise ValueError(f"{what}: {check.first_line(error)}") from error
 
 
 def _not_accepted(x: Tensor) -> str:

@@ -178,8 +178,9 @@ def _problem(objects: Objects, options: Options, like: Setup | None) -> _Problem
     data = find_data(objects.data, options.seed)
     device = find_device(options.device)
     test = data.test if objects.test is None else held_out(objects.test)
+    module = find_model(objects.model, data, options.seed)
     learner = Learner(
-        find_model(objects.model, data, options.seed),
+        module,
         find_loss(objects.loss),
         device=device,
         dtype=_TORCH_DTYPES.get(options.dtype or ""),
@@ -187,7 +188,7 @@ def _problem(objects: Objects, options: Options, like: Setup | None) -> _Problem
         half=options.precision == "bf16",
     )
     find_precision(options.precision, device, learner.dtype)  # refuses what the device or the model has not
-    check_fit(learner, data, test)
+    check_fit(learner, module, data, test)
     return _Problem(
         data,
         None if test is None else (test[0].to(device), test[1].to(device)),

@@ -332,4 +332,4 @@ def _sent(mail: Mail, clients: int) -> int:
 
 
 def _floats(nest: Message) -> list[Tensor]:
-    return [leaf for leaf in tree.leaves(nest) if leaf.is_floating_point()]
+    return [leaf for leaf in tree.leaves(nest) if leaf.is_floating_point() and leaf.numel()]

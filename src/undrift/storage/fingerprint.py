@@ -35,9 +35,18 @@ def is_fingerprint(description: Any) -> bool:
     return isinstance(description, Mapping) and FINGERPRINT in description
 
 
-def _digest(tree: Mapping[str, Tensor]) -> str:
+def _digest(tree: Mapping[str, Any]) -> str:
     digest = hashlib.sha256()
     for key, value in tree.items():
+        if not isinstance(value, Tensor):  # a module's extra state, which may be anything
+            digest.update(repr((key, type(value).__qualname__)).encode())
+            continue
         digest.update(repr((key, tuple(value.shape), str(value.dtype))).encode())
-        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        digest.update(_dense(value.detach()).cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def _dense(value: Tensor) -> Tensor:
+    if value.is_quantized:
+        return value.dequantize()
+    return value if value.layout is torch.strided else value.to_dense()
