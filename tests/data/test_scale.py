@@ -54,6 +54,7 @@ def test_a_round_takes_memory_for_its_cohort_only(tiny: ud.FederatedData) -> Non
     """An array over all clients would be a megabyte at least (numpy tells tracemalloc what it takes)."""
     run = ud.simulate("scaffold", "softmax", tiny, rounds=3, cohort=20, batch_size=2, callbacks=[lambda r, run: True])
     assert run.rounds == 1
+    run.ended = False
     tracemalloc.start()
     try:
         further = rounds([run], (), "raise")

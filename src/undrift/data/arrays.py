@@ -31,6 +31,8 @@ def tensor(what: str, values: Any) -> Tensor:
         out = _widened(what, out)
     if out.dtype not in _KEPT:
         raise TypeError(f"{what} must be an array or a tensor of real numbers, got {out.dtype}")
+    if out.is_contiguous() and out.stride(-1) != 1:  # of a single row, where strides mean nothing
+        out = out.clone(memory_format=torch.contiguous_format)
     if out.dtype is torch.bool or (out.ndim == 1 and not out.is_floating_point()):
         return out.long()
     return out
@@ -90,10 +92,10 @@ def _plain(what: str, values: Any) -> Tensor:
     array = _array(what, values)
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
         raise TypeError(f"{what} must be an array or a tensor of numbers, got {_described(values)}")
-    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    array = array.astype(array.dtype.newbyteorder("="), copy=any(stride < 0 for stride in array.strides), order="C")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nor is it written here
-        return torch.from_numpy(array if array.ndim == 0 else np.ascontiguousarray(array))
+        return torch.from_numpy(array)
 
 
 def _of_tensor(what: str, values: Tensor) -> Tensor:

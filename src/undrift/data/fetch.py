@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from undrift.data import cache, images, raw, text
 from undrift.data.cache import Draft
 from undrift.data.catalogue import Characters, Description, Images, Pairs, Words
+from undrift.data.foreign import printable
 from undrift.data.raw import Labelled
 from undrift.data.sources import Block, Hub, Parquet, Tables, parquet_files
 
@@ -271,7 +272,7 @@ def _cells(block: Block, column: str, kind: _Kind) -> list[Any]:
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if not kind.fits(values.type):
-        raise ValueError(f"{block.file}: column {column!r} must hold {kind.words}, got {values.type}")
+        raise ValueError(f"{block.file}: column {column!r} must hold {kind.words}, got {printable(str(values.type))}")
     found: list[Any] = values.to_pylist()
     return found
 

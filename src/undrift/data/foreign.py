@@ -7,10 +7,17 @@ from typing import Any
 
 import numpy as np
 
+_LONGEST = 300  # characters of a message that are shown
+
 
 def first_line(error: Exception) -> str:
     """What another library says about a file, in one line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return printable((str(error).strip().splitlines() or [type(error).__name__])[0])
+
+
+def printable(text: str) -> str:
+    """Words from a file, which may hold anything, fit for a message."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[:_LONGEST])
 
 
 def read_npy(file: Path) -> np.ndarray[Any, Any]:

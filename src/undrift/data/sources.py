@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from undrift.data.catalogue import Description
-from undrift.data.foreign import first_line
+from undrift.data.foreign import first_line, printable
 
 _BLOCK = 1024  # rows read together
 _ROWS_PER_BYTE = 100  # of a parquet file, at most; what promises more is damaged
@@ -156,6 +156,6 @@ def _refuse_gaps(split: str, files: list[Path]) -> None:
 
 def _missing_columns(where: str, missing: Sequence[str], needed: Sequence[str], present: Sequence[str]) -> str:
     def listed(names: Sequence[str]) -> str:
-        return ", ".join(map(repr, names))
+        return printable(", ".join(map(repr, names)))
 
     return f"{where} has no column {listed(missing)}; needed: {listed(needed)}; there are: {listed(present)}"
