@@ -27,6 +27,8 @@ def tensor(what: str, values: Any) -> Tensor:
     out = _plain(what, values)
     if out.ndim == 0:
         raise ValueError(f"{what} must have a row per sample, got a single number")
+    if len(out) and not out.numel():
+        raise ValueError(f"{what} must have at least one number per sample, got shape {tuple(out.shape)}")
     if out.dtype in _WIDENED:
         out = _widened(what, out)
     if out.dtype not in _KEPT:

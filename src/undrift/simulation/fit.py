@@ -31,6 +31,9 @@ def check_fit(learner: Learner, module: nn.Module, data: FederatedData, test: Sa
     if bad:
         raise ValueError(f"the model's parameter {bad[0]!r} is not finite")
     _check_test(data, test)
+    _check_range("x", data.x, learner.dtype)
+    if test is not None:
+        _check_range("test x", test[0], learner.dtype)
     _check_loss_module(learner.loss)
     given = data.x[:2].to(learner.device), data.y[:2].to(learner.device)
 
@@ -277,6 +280,14 @@ def _check_test(data: FederatedData, test: Samples | None) -> None:
         )
     if test is not None and test[1].is_floating_point() != data.y.is_floating_point():
         raise ValueError(f"test targets have the type {test[1].dtype}, those of clients {data.y.dtype}")
+
+
+def _check_range(what: str, x: Tensor, dtype: torch.dtype) -> None:
+    """Refuse samples that would become infinite in the model's precision."""
+    if x.is_floating_point() and (most := torch.finfo(dtype).max) < torch.finfo(x.dtype).max:
+        largest = float(torch.stack(torch.aminmax(x)).abs().max())
+        if largest > most:
+            raise ValueError(f"data: {what} holds {largest:g}, beyond the model's {dtype}; scale it, or give dtype=")
 
 
 def _check_classes(output: Tensor, y: Tensor, what: str) -> None:
