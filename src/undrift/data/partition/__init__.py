@@ -56,7 +56,7 @@ def partition(scheme: str, labels: Any, clients: int | None = None, seed: int = 
 def owners(scheme: str, labels: Any, clients: int | None = None, seed: int = 0, *, users: Any = None) -> Ints:
     """The client of every sample [n], or `UNASSIGNED`."""
     name, argument, minimum = parse(scheme)
-    check.integer("seed", seed, 0)
+    check.integer("seed", seed, 0, 2**63 - 1)
     y, numbers = column("labels", labels), np.zeros(0, dtype=np.int64)
     if name == "natural":
         if users is None:
