@@ -102,4 +102,6 @@ def _refuses_one(learner: Learner, weights: Weights, x: Tensor) -> bool:
 
 
 def scores_classes(output: Tensor, target: Tensor) -> bool:
-    return not target.is_floating_point() and output.ndim == target.ndim + 1 and output.shape[:-1] == target.shape
+    if target.is_floating_point() or output.is_complex():
+        return False
+    return output.ndim == target.ndim + 1 and output.shape[:-1] == target.shape

@@ -231,7 +231,9 @@ class Learner:
 
     def evaluation_draws(self, step: int) -> AbstractContextManager[Any]:
         """Every evaluation draws the same numbers, if any."""
-        return Draws(self.evaluation_key, step, Stream.EVALUATION) if self.draws_in_evaluation else nullcontext()
+        # PyTorch's fused transformer layers, which know no lower precision on a CPU, are not used under a mode.
+        needed = self.draws_in_evaluation or self.half
+        return Draws(self.evaluation_key, step, Stream.EVALUATION) if needed else nullcontext()
 
     @contextmanager
     def watch(self, module: str, side: str) -> Iterator[list[Tensor]]:

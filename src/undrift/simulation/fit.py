@@ -34,7 +34,7 @@ def check_fit(learner: Learner, module: nn.Module, data: FederatedData, test: Sa
     _check_range("x", data.x, learner.dtype)
     if test is not None:
         _check_range("test x", test[0], learner.dtype)
-    _check_loss_module(learner.loss)
+    _check_loss_parameters(learner.loss)
     given = data.x[:2].to(learner.device), data.y[:2].to(learner.device)
 
     def check_classes(output: Tensor) -> None:
@@ -44,7 +44,7 @@ def check_fit(learner: Learner, module: nn.Module, data: FederatedData, test: Sa
                 _check_classes(output, test[1], "test ")
 
     trying = learner.copied()
-    with kept(trying.module, learner.loss):
+    with kept(trying.module, learner.loss), _unchanged(learner.loss):
         learner.listen(torch.cat([given[0]] * 2), _try(trying, given, check_classes))
         count = min(4, len(data.x))
         few, others = _few(data, slice(count), learner), _few(data, slice(-count, None), learner)
@@ -159,6 +159,8 @@ def _augment(augment: Augment, watch: Watch, given: Tensor, key: Key) -> _Pass:
         after = augment(x, key, 0)
     if not isinstance(after, Tensor) or after.shape != given.shape:
         raise ValueError(f"augment must keep the shape of samples, {tuple(given.shape)}, got {_shape(after)}")
+    if after.is_floating_point() != given.is_floating_point():
+        raise ValueError(f"augment must keep the type of samples, {given.dtype}, got {after.dtype}")
     _check_not_seeded(listener)
     return _Pass({"augment": [after.detach().clone()]}, listener)
 
@@ -166,15 +168,29 @@ def _augment(augment: Augment, watch: Watch, given: Tensor, key: Key) -> _Pass:
 # What is refused
 
 
-def _check_loss_module(loss: Any) -> None:
+def _check_loss_parameters(loss: Any) -> None:
     """A loss that is a module is used as it is: nothing in it is trained."""
-    if not isinstance(loss, nn.Module):
-        return
-    own = [name for name, parameter in loss.named_parameters() if parameter.requires_grad]
+    own = [k for k, v in loss.named_parameters() if v.requires_grad] if isinstance(loss, nn.Module) else []
     if own:
         raise ValueError(
             f"the loss {type(loss).__name__} has a parameter of its own, {own[0]!r}, which would not be trained; "
             "make it a part of the model, or call requires_grad_(False)"
+        )
+
+
+@contextmanager
+def _unchanged(loss: Any) -> Iterator[None]:
+    """Refuses a loss that is a module with statistics of its own, which all clients would share."""
+    own = dict(loss.named_buffers()) if isinstance(loss, nn.Module) else {}
+    before = {k: b.clone() for k, b in own.items()}
+    yield
+    changed = [k for k, b in own.items() if not _same(b, before[k])]
+    for k, b in own.items():
+        b.copy_(before[k])
+    if changed:
+        raise ValueError(
+            f"the loss {type(loss).__name__} changes its buffer {changed[0]!r}, which all clients would share; "
+            "make it a part of the model, or call eval()"
         )
 
 
@@ -295,6 +311,8 @@ def _check_classes(output: Tensor, y: Tensor, what: str) -> None:
         raise ValueError(
             f"cross-entropy needs {what}targets that are class numbers, got {y.dtype}; give loss=f(output, target)"
         )
+    if output.is_complex():
+        raise ValueError(f"cross-entropy needs real outputs, got {output.dtype}; give loss=f(output, target)")
     if not len(y):
         return
     if not scores_classes(output[: len(y)], y[: len(output)]) and y.ndim <= 2:
