@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,9 @@ from torch.testing import assert_close
 
 import undrift as ud
 from laws import classified, mlp
+from undrift.storage.checkpoint import Checkpoint
+from undrift.storage.directory import RunDirectory
+from undrift.storage.files import write_json
 
 SETTINGS: dict[str, Any] = {"rounds": 6, "cohort": 2, "batch_size": 4, "lr": 0.1}
 TEST = classified((20,))[0]
@@ -110,11 +116,38 @@ def test_a_run_that_reached_its_target_stays_there(tmp_path: Path) -> None:
     assert continued(tmp_path / "run").rounds == whole.rounds
 
 
+@pytest.mark.parametrize("rounds", [0, -1, True, 2.5, "6"])
+def test_a_number_of_rounds_that_is_none(rounds: Any, tmp_path: Path) -> None:
+    begin(tmp_path / "run")
+    with refused(tmp_path / "run", "rounds must be"):
+        continued(tmp_path / "run", rounds=rounds)
+
+
+def test_a_run_that_ran_out_of_patience_stays_there(tmp_path: Path) -> None:
+    whole = begin(tmp_path / "run", patience=1, lr=1e-9)
+    assert whole.rounds == 2
+    assert continued(tmp_path / "run").rounds == 2
+
+
 def test_callbacks_of_a_resumed_run(tmp_path: Path) -> None:
     begin(tmp_path / "run", callbacks=after(4))
     seen: list[int] = []
     continued(tmp_path / "run", callbacks=[lambda row, run: seen.append(row["round"])])
     assert seen == [5, 6]
+
+
+def content(home: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(home)): path.read_bytes() for path in home.rglob("*") if path.is_file()}
+
+
+@contextmanager
+def refused(home: Path, message: str) -> Iterator[None]:
+    """In one line, and without a change."""
+    before = content(home)
+    with pytest.raises((ValueError, TypeError), match=message) as caught:
+        yield
+    assert "\n" not in str(caught.value)
+    assert content(home) == before
 
 
 class TestDamage:
@@ -166,6 +199,76 @@ class TestDamage:
     def test_a_row_cut_off(self, out: Path) -> None:
         with (out / "rounds.jsonl").open("a") as log:
             log.write('{"round": 5, "loss"')
+        assert_same(continued(out), begin())
+
+    @pytest.mark.parametrize(
+        ("edit", "problem"),
+        [
+            (lambda rows: rows[:3], "ends after 3 of 4 rounds"),
+            (lambda rows: [rows[1], rows[0], *rows[2:]], "line 1 is of round 2"),
+            (lambda rows: [rows[0], *rows], "line 2 is of round 1"),
+            (lambda rows: [*rows[:3], b"\n"], "line 4 of .*rounds.jsonl is damaged: not valid JSON"),
+            (
+                lambda rows: [*rows[:3], rows[3].replace(b"true", b"false").replace(b'loss": ', b'loss": 1')],
+                "was edited",
+            ),
+        ],
+        ids=["lost", "swapped", "doubled", "garbled", "edited"],
+    )
+    def test_a_changed_row(self, edit: Any, problem: str, out: Path, caplog: pytest.LogCaptureFixture) -> None:
+        """The older checkpoint is used if the rows up to it are good."""
+        log = out / "rounds.jsonl"
+        log.write_bytes(b"".join(edit(log.read_bytes().splitlines(keepends=True))))
+        if "line 1 " in problem or "line 2 " in problem:
+            with refused(out, problem):
+                continued(out)
+        else:
+            assert_same(continued(out), begin())
+            assert re.search(problem, caplog.text)
+            assert "continues from the checkpoint" in caplog.text
+
+    def test_no_rows(self, out: Path) -> None:
+        (out / "rounds.jsonl").unlink()
+        with refused(out, r"rounds\.jsonl is damaged: it ends after 0 of 4 rounds; no checkpoint is good"):
+            continued(out)
+
+    def test_other_options(self, out: Path) -> None:
+        config = json.loads((out / "config.json").read_text())
+        config["options"]["lr"] = 0.2
+        (out / "config.json").write_text(json.dumps(config))
+        with refused(out, r"config\.json is damaged or was edited"):
+            continued(out)
+        write_json(out / "config.json", {k: v for k, v in config.items() if k not in ("format", "checksum")})
+        with refused(out, r"config\.json is not the configuration that .*000004 was written with"):
+            continued(out)
+
+    def test_a_folder_that_is_not_a_checkpoint(self, out: Path) -> None:
+        (out / "checkpoints/000009").mkdir()
+        (out / "checkpoints/000009/notes.txt").write_text("mine")
+        (out / "checkpoints/.hidden").mkdir()
+        assert_same(continued(out), begin())
+        assert (out / "checkpoints/000009/notes.txt").exists()
+        assert (out / "checkpoints/.hidden").exists()
+
+    def test_states_of_another_algorithm(self, out: Path, tmp_path: Path) -> None:
+        """The files are intact, but another version of undrift may keep other states."""
+        begin(tmp_path / "other", "fedvarp", callbacks=after(4))
+        states = Checkpoint(tmp_path / "other/checkpoints/000004", 4, {"state.safetensors": ""}).parts()
+        directory = RunDirectory.open(out)
+        directory.go_back_to(directory.find())
+        directory.save(4, states)
+        with refused(out, "000004 is not of this algorithm and model: .* of the server's state"):
+            continued(out)
+
+    def test_format_2(self, out: Path) -> None:
+        """Which had checksums of states only."""
+        for path in (*out.glob("*.json"), *out.glob("checkpoints/*/manifest.json")):
+            content = json.loads(path.read_text())
+            del content["checksum"], content["format"]
+            if path.name == "manifest.json":
+                content = {"format": 2, "round": content["round"], "sha256": content["states"]}
+            path.write_text(json.dumps(content, indent=2) + "\n")
+        assert_same(continued(out), begin())
         assert_same(continued(out), begin())
 
     def test_another_format_is_refused(self, out: Path) -> None:
@@ -233,6 +336,75 @@ class TestObjects:
 
 def _double(x: Tensor, key: Any, step: int) -> Tensor:
     return 2 * x
+
+
+class TestOneWriter:
+    def test_a_second_one_is_refused(self, tmp_path: Path) -> None:
+        def second(row: dict[str, Any], run: ud.Run) -> None:
+            with refused(tmp_path, "run is in use: another run writes to it"):
+                continued(tmp_path / "run")
+            with refused(tmp_path, "exists and is not empty"):
+                begin(tmp_path / "run")
+            assert len(ud.Comparison.from_directories([tmp_path]).records[0].history) == row["round"]
+
+        begin(tmp_path / "run", callbacks=[second])
+
+    def test_none_is_left_after_an_error(self, tmp_path: Path) -> None:
+        def fail(row: dict[str, Any], run: ud.Run) -> None:
+            failed.append(run)
+            raise ZeroDivisionError
+
+        failed: list[ud.Run] = []
+        with pytest.raises(ZeroDivisionError):
+            begin(tmp_path / "run", callbacks=[fail])
+        assert failed[0].save() == tmp_path / "run/checkpoints/000001"
+        assert_same(continued(tmp_path / "run"), begin())
+
+    def test_a_run_whose_directory_went_on_does_not_save(self, tmp_path: Path) -> None:
+        runs: list[ud.Run] = []
+        with pytest.raises(ZeroDivisionError):
+            begin(tmp_path / "run", callbacks=[lambda row, run: runs.append(run) or 1 / 0])  # type: ignore[func-returns-value]
+        continued(tmp_path / "run")
+        with refused(tmp_path, "has other rounds than this run by now"):
+            runs[0].save()
+
+    def test_a_forked_process_does_not_release_it(self, tmp_path: Path) -> None:
+        def fork(row: dict[str, Any], run: ud.Run) -> None:
+            if os.getpid() != parent:
+                return
+            child = os.fork()
+            if not child:
+                raise SystemExit  # leaves all blocks, as the parent will
+            os.waitpid(child, 0)
+            with refused(tmp_path, "in use"):
+                continued(tmp_path / "run")
+
+        parent = os.getpid()
+        try:
+            begin(tmp_path / "run", rounds=2, callbacks=[fork])
+        finally:
+            if os.getpid() != parent:
+                os._exit(0)
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"model": nn.Sequential(nn.Linear(6, 3)).double()}, "the given model is not the one"),
+            ({"data": classified((3, 3, 6, 14, 9))}, "the given data is not the one"),
+            ({"rounds": 3}, "has 4 rounds already"),
+        ],
+    )
+    def test_nothing_changes_before_the_checks(self, change: Any, message: str, tmp_path: Path) -> None:
+        """There is a row after the last checkpoint, the next checkpoint is a draft, and the first is damaged."""
+        out = tmp_path / "run"
+        begin(out, callbacks=[lambda row, run: run.save() and row["round"] == 4])
+        with (out / "rounds.jsonl").open("a") as log:
+            log.write('{"round": 5, "lo')
+        (out / "checkpoints/.000005").mkdir()
+        (out / "checkpoints/000003/manifest.json").write_text("{}")
+        with refused(out, message):
+            continued(out, **change)
+        assert (out / "checkpoints/.000005").exists()
 
 
 def test_what_was_given_by_name_need_not_be(tmp_path: Path) -> None:
