@@ -261,24 +261,26 @@ def test_many_begin_at_once(rng: Random, tmp_path: Path) -> None:
     out, trained = tmp_path / "x", tmp_path / "trained"
     trained.mkdir()
     reader, writer = os.pipe()
+    models = [module() for _ in range(5)]  # made here, as threads share PyTorch's generator
 
-    def begin(name: str) -> None:
+    def begin(number: int) -> None:
         with suppress(ValueError):
-            ud.simulate("scaffold", module(), split(0), out=out, rounds=3, cohort=2)
-            (trained / name).touch()
+            ud.simulate("scaffold", models[number], split(0), out=out, rounds=3, cohort=2)
+            (trained / str(number)).touch()
 
     def process(number: int) -> None:
         os.close(writer)
         os.read(reader, 1)  # until all are there
-        threads = [threading.Thread(target=begin, args=(f"{number}-{thread}",)) for thread in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        begin(number)
 
     children = [forked(lambda number=number: process(number)) for number in range(3)]  # type: ignore[misc]
     os.close(reader)
     os.close(writer)
+    threads = [threading.Thread(target=begin, args=(number,)) for number in (3, 4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert [exit_code(child) for child in children] == [0, 0, 0]
     assert len(list(trained.iterdir())) == 1
     whole = ud.simulate("scaffold", module(), split(0), rounds=3, cohort=2)
