@@ -396,7 +396,15 @@ class TestChoice:
             with pytest.raises(ValueError, match=r"draws random numbers by torch.poisson"):
                 simulate(Gate(5, 3).double(), vectors(), engine)
 
-    @pytest.mark.parametrize("engine", ["batched:0", "batched:x", "sequential:2", "batched:-1"])
+    def test_a_model_too_large_for_several_clients_is_trained_client_by_client(self) -> None:
+        model = nn.Sequential(nn.Embedding(1_200_000, 32), nn.Flatten(), nn.Linear(160, 3))  # 154 MB, few operations
+        data = [(torch.randint(9, (n, 5)), torch.randint(3, (n,))) for n in (4, 4)]
+        run = ud.simulate("fedavg", model, data, rounds=1, steps=1)
+        assert run.engine == "sequential (the model is too large to train several clients at once)"
+
+    @pytest.mark.parametrize(
+        "engine", ["batched:0", "batched:x", "sequential:0", "sequential:9999", "auto:2", "batched:", "batched:-1"]
+    )
     def test_a_wrong_chunk_is_refused(self, engine: str) -> None:
         with pytest.raises(ValueError, match="'batched:16'"):
             simulate(seeded(mlp), vectors(), engine)
@@ -420,6 +428,18 @@ class TestWorkers:
             torch.set_num_threads(threads)
         for other in runs[1:]:
             assert all(torch.equal(v, other.parameters[k]) for k, v in runs[0].parameters.items())
+
+    def test_a_small_cohort_shares_the_cores_and_says_so(self) -> None:
+        """What was chosen is stored, and a run that is given it uses as many cores for a client."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch, "get_num_threads", lambda: 4)
+            run = simulate_images("fedavg", cohort=2)
+            asked = simulate_images("fedavg", cohort=2, engine="sequential")
+        torch.set_num_threads(1)
+        assert run.engine.endswith("2 clients in parallel, 2 cores each)")
+        assert run.environment["engine"] == "sequential:2"
+        assert run._experiment.engine == Sequential(2, cores=2)
+        assert asked._experiment.engine == Sequential(4)
 
     def test_an_error_in_a_worker_reaches_the_caller(self) -> None:
         def spoilt(output: Tensor, target: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -28,30 +28,51 @@ class Weights(NamedTuple):
 Samples = tuple[Tensor, Tensor]  # x, y
 
 
+# (task, count, learner): calls task(number, learner) for every number below count, each with a learner of its own; an
+# engine that has several workers lets them share the blocks of an evaluation
+Spread = Callable[[Callable[[int, Learner], None], int, Learner], None]
+
+
+def one_by_one(task: Callable[[int, Learner], None], count: int, learner: Learner) -> None:
+    for number in range(count):
+        task(number, learner.alone)
+
+
 def evaluate(
-    learner: Learner, weights: Weights, test: Samples, metrics: Mapping[str, Metric] | None = None
+    learner: Learner,
+    weights: Weights,
+    test: Samples,
+    metrics: Mapping[str, Metric] | None = None,
+    spread: Spread = one_by_one,
 ) -> dict[str, float]:
     """Mean loss and, where outputs are scores of classes, accuracy; then the metrics."""
-    return figures(totals(learner, weights, test, keep_outputs=bool(metrics)), test[1], metrics or {})
+    return figures(totals(learner, weights, test, bool(metrics), spread), test[1], metrics or {})
 
 
-def totals(learner: Learner, weights: Weights, test: Samples, keep_outputs: bool = False) -> Nest:
+def totals(
+    learner: Learner, weights: Weights, test: Samples, keep_outputs: bool = False, spread: Spread = one_by_one
+) -> Nest:
     """Tensors from which `figures` follow, so that the host need not wait for them.
 
     ``sums`` [3] are the sum of losses, right answers and answers, in float64; ``outputs`` are kept where asked for.
     """
-    total = torch.zeros(3, dtype=torch.float64, device=test[0].device)
-    alone, kept = learner.alone, []
-    sizes = _blocks(alone, weights, test[0])
-    for inputs, target in zip(*(part.split(sizes) for part in test), strict=True):
-        output = _outputs(alone, weights, inputs)
-        total[0] += learner.evaluation_losses(output, target).double().sum()
+    blocks = list(zip(*(part.split(_blocks(learner.alone, weights, test[0])) for part in test), strict=True))
+    sums = torch.zeros(len(blocks), 3, dtype=torch.float64, device=test[0].device)
+    kept: dict[int, Tensor] = {}
+
+    def block(number: int, mine: Learner) -> None:
+        (inputs, target), total = blocks[number], sums[number]
+        output = _outputs(mine, weights, inputs)
+        total[0] = mine.evaluation_losses(output, target).double().sum()
         if scores_classes(output, target):
-            total[1] += (output.argmax(-1) == target).sum()
-            total[2] += (target != IGNORED).sum()
+            total[1] = (output.argmax(-1) == target).sum()
+            total[2] = (target != IGNORED).sum()
         if keep_outputs:
-            kept.append(output)
-    return {"sums": total} | ({"outputs": torch.cat(kept)} if kept else {})
+            kept[number] = output
+
+    spread(block, len(blocks), learner)
+    total = sum(sums.unbind(), sums.new_zeros(3))  # one after another, whoever computed them
+    return {"sums": total} | ({"outputs": torch.cat([kept[i] for i in range(len(blocks))])} if keep_outputs else {})
 
 
 def figures(totals: Nest, targets: Tensor, metrics: Mapping[str, Metric]) -> dict[str, float]:
@@ -60,11 +81,11 @@ def figures(totals: Nest, targets: Tensor, metrics: Mapping[str, Metric]) -> dic
     return found | (further.figures(metrics, totals["outputs"], targets) if metrics else {})
 
 
-def class_averages(learner: Learner, weights: Weights, test: Samples) -> dict[str, float]:
+def class_averages(learner: Learner, weights: Weights, test: Samples, spread: Spread = one_by_one) -> dict[str, float]:
     """Precision, recall and F1, averaged over classes (macro); averaged over samples (micro) all three are accuracy."""
     from sklearn.metrics import precision_recall_fscore_support  # slow to import, rarely needed
 
-    outputs, y = totals(learner, weights, test, keep_outputs=True)["outputs"], test[1]
+    outputs, y = totals(learner, weights, test, True, spread)["outputs"], test[1]
     if not scores_classes(outputs, y):
         return {}
     scored = (y != IGNORED).cpu()

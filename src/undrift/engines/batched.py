@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from undrift.accelerate import convolution
+from undrift.client.evaluate import one_by_one
+from undrift.client.learner import Learner
 from undrift.client.task import Samples
 from undrift.core import tree
 from undrift.core.tree import Nest, Tree
@@ -50,6 +52,14 @@ class Batched:
     def setting(self) -> str:
         return f"{self.name}:{self.chunk}"
 
+    @property
+    def workers(self) -> int:
+        return 1
+
+    @property
+    def threads(self) -> int | None:
+        return None
+
     def arrange(self, schedule: Schedule, sizes: Ints, extremes: tuple[int, int]) -> Arrangement:
         if self.compiled and (shape := shared_shape(schedule, *extremes)) is not None:
             counts = (min(self.chunk, len(sizes) - start) for start in range(0, len(sizes), self.chunk))
@@ -81,6 +91,9 @@ class Batched:
                 return Outcome(*joined)
             restore = work.order.argsort()
             return Outcome(*(tree.row(part, restore) for part in joined))
+
+    def spread(self, task: Callable[[int, Learner], None], count: int, learner: Learner) -> None:
+        one_by_one(task, count, learner)
 
 
 def _inputs(work: Work, members: Tensor | slice, plan: Plan) -> Nest:

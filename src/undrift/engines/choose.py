@@ -26,6 +26,7 @@ from undrift.engines.workload import Workload
 _MEMORY = {"cpu": 1 << 30, "cuda": 16 << 30}  # bytes that a chunk of clients may take
 _HEAVY = 30e6  # floating-point operations of a forward pass
 _WORTH_A_NOTICE = 2  # seconds
+_MOST_CORES = 1024  # of a client
 _MODEL_COPIES = 8  # parameters, gradient, update, state and temporaries of one client
 # Compiling takes some 30 ms for every operation of a round, and saves 8 µs or more of it in every round (two cores).
 # Both grow with the steps of a client, but nobody wants to wait for minutes before the first round.
@@ -46,11 +47,18 @@ class Rule(NamedTuple):
 
 
 def choose(name: str, workload: Workload) -> Choice:
-    """The engine of this name; ``auto`` goes by the rules. ``batched:16`` fixes the number of clients at a time."""
+    """The engine of this name; ``auto`` goes by the rules.
+
+    ``batched:16`` fixes the number of clients at a time, ``sequential:4`` that of the cores of a client.
+    """
     kind, _, count = name.partition(":")
     check.choice("engine", kind, ("auto", *_BUILDERS))
-    if count and (kind not in ("batched", "compiled") or not count.isdigit() or int(count) < 1):
-        raise ValueError(f"engine: a number of clients at a time is given as in 'batched:16', got {name!r}")
+    number = int(count) if count.isdecimal() else 0
+    if (":" in name and not number) or (number and kind == "auto") or (kind == "sequential" and number > _MOST_CORES):
+        raise ValueError(
+            "engine: a number of clients at a time is given as in 'batched:16', of cores for a client as in "
+            f"'sequential:4', got {name!r}"
+        )
     if kind == "auto":
         kind, reason = next((rule.engine, reason) for rule in RULES if (reason := rule.reason(workload)))
         engine, details = _BUILDERS[kind](workload, 0)
@@ -59,7 +67,7 @@ def choose(name: str, workload: Workload) -> Choice:
         return Choice(engine, ", ".join([reason, *details]))
     if obstacle := _OBSTACLES[kind](workload):
         raise ValueError(f"engine={kind!r} {obstacle}")
-    engine, details = _BUILDERS[kind](workload, int(count or 0))
+    engine, details = _BUILDERS[kind](workload, number or int(kind == "sequential"))
     return Choice(engine, ", ".join(["as asked", *details]))
 
 
@@ -87,8 +95,15 @@ def _otherwise(workload: Workload) -> str:
     return "clients train together"
 
 
+def _large_model(workload: Workload) -> str:
+    """One client at a time under `vmap` takes more memory than by itself, and is no faster."""
+    alone = workload.cohort > 1 and _chunk(workload) == 1
+    return "the model is too large to train several clients at once" if alone else ""
+
+
 RULES = (
     Rule("sequential", _heavy_clients),
+    Rule("sequential", _large_model),
     Rule("sequential", _not_batchable),
     Rule("compiled", _long_run),
     Rule("batched", _otherwise),
@@ -120,13 +135,17 @@ _OBSTACLES: dict[str, Callable[[Workload], str]] = {
 }
 
 
-# Builders: (workload, clients at a time or 0 for as many as fit) -> the engine, and what else users may want to know
+# Builders: (workload, the number asked for, 0 for as many as there is room for) -> the engine, and what else users may
+# want to know. The number is that of clients at a time or, one by one, of cores for a client.
 
 
-def _sequential(workload: Workload, count: int) -> tuple[Engine, list[str]]:
+def _sequential(workload: Workload, cores: int) -> tuple[Engine, list[str]]:
     # Tiny steps are Python's work more than PyTorch's, and threads would only wait for its lock.
-    engine = Sequential(torch.get_num_threads() if _heavy(workload) else 1)
-    return engine, [f"{engine.workers} clients in parallel"] if engine.workers > 1 else []
+    threads = torch.get_num_threads() if _heavy(workload) else 1
+    cores = cores or max(1, threads // workload.cohort)
+    engine = Sequential(max(1, threads // cores), cores)
+    details = [f"{engine.workers} clients in parallel"] if engine.workers > 1 else []
+    return engine, details + ([f"{cores} cores each"] if cores > 1 else [])
 
 
 def _compiled(workload: Workload, count: int) -> tuple[Engine, list[str]]:

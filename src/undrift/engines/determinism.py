@@ -1,4 +1,4 @@
-"""Arithmetic on a GPU: its precision, and bit-identical results in every run."""
+"""Arithmetic: its precision, and bit-identical results in every run."""
 
 from __future__ import annotations
 
@@ -43,6 +43,23 @@ def arithmetic(precision: str) -> Iterator[None]:
     finally:
         for switch, value in zip(switches, before, strict=True):
             switch.fp32_precision = value
+
+
+@contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """Inside, operators called by this thread use so many threads, on which the last bits of a sum depend.
+
+    None: as many as PyTorch was given.
+    """
+    before = torch.get_num_threads()
+    if count in (None, before):
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from undrift.core import tree
 from undrift.core.tree import Tree
 from undrift.data.batches import Plan, Schedule, exact
 from undrift.engines import allocation
+from undrift.engines.determinism import threads
 from undrift.engines.work import (
     FULL_PASS_BLOCK,
     Arrangement,
@@ -39,19 +40,26 @@ _LARGE = 1 << 24
 
 @dataclass(frozen=True)
 class Sequential:
-    """`workers` clients are trained side by side, each by a thread that has one core; fewer clients share the cores.
+    """`workers` clients are trained side by side, each by a thread that has one core, or `cores` of them.
 
-    PyTorch releases Python's lock while it computes, and two clients on a core each are faster than one on two.
+    PyTorch releases Python's lock while it computes, and two clients on a core each are faster than one on two. As the
+    bits of a client depend on its cores, these are part of the engine's setting, and not what happens to be free; all
+    else is computed on one core.
     """
 
     workers: int = 1
+    cores: int = 1
     name: str = "sequential"
     replayed: bool = False
     compiled: bool = False
 
     @property
     def setting(self) -> str:
-        return self.name
+        return self.name if self.cores == 1 else f"{self.name}:{self.cores}"
+
+    @property
+    def threads(self) -> int | None:
+        return 1
 
     def arrange(self, schedule: Schedule, sizes: Ints, extremes: tuple[int, int]) -> Arrangement:
         blocks = (sizes[start : start + _PLANNED_TOGETHER] for start in range(0, len(sizes), _PLANNED_TOGETHER))
@@ -72,17 +80,18 @@ class Sequential:
                     after.put(member, state)
                     reports.put(member, report)
 
-            self._all(answer, shape.clients, work.training.learner)
+            self.spread(answer, shape.clients, work.training.learner, self.cores)
             if tree.nbytes(work.training.learner.parameters) > _LARGE:
                 allocation.return_freed_memory()
         return Outcome(replies.nest, after.nest, reports.nest)
 
-    def _all(self, answer: Callable[[int, Learner], None], count: int, learner: Learner) -> None:
-        """Let `count` clients answer."""
+    def spread(self, task: Callable[[int, Learner], None], count: int, learner: Learner, cores: int = 1) -> None:
+        """Calls ``task(0)``, ``task(1)``, ... ``task(count - 1)``, each with a learner of its own and so many cores."""
         workers = min(self.workers, count)
         if workers == 1:
-            for number in range(count):
-                answer(number, learner.alone)
+            with threads(cores):
+                for number in range(count):
+                    task(number, learner.alone)
             return
         idle: SimpleQueue[Learner] = SimpleQueue()
         for worker in range(workers):
@@ -91,13 +100,13 @@ class Sequential:
         def work(number: int) -> None:
             mine = idle.get()
             try:
-                answer(number, mine)
+                task(number, mine)
             finally:
                 idle.put(mine)
 
-        cores = self.workers // workers
-        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(cores,)) as pool:
-            for _ in pool.map(work, range(count)):  # raises what a client raised
+        # A thread that sets its number of threads also sets that of threads yet to be started.
+        with threads(cores), ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(cores,)) as pool:
+            for _ in pool.map(work, range(count)):  # raises what a task raised
                 pass
 
 

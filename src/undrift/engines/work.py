@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -185,6 +185,10 @@ class Engine(Protocol):
     @property
     def compiled(self) -> bool: ...  # rounds are compiled once; all of them have one shape
     @property
+    def workers(self) -> int: ...  # clients trained side by side, by a thread each
+    @property
+    def threads(self) -> int | None: ...  # of the server's operators; None: as many as PyTorch was given
+    @property
     def setting(self) -> str: ...  # as the option ``engine`` writes it, for a resumed run to use the same
 
     def arrange(self, schedule: Schedule, sizes: Ints, extremes: tuple[int, int]) -> Arrangement:
@@ -192,3 +196,6 @@ class Engine(Protocol):
         ...
 
     def run(self, phase: Phase, mail: Mail, states: States, work: Work) -> Outcome: ...
+    def spread(self, task: Callable[[int, Learner], None], count: int, learner: Learner) -> None:
+        """Calls ``task(0)``, ``task(1)``, ... ``task(count - 1)``, in any order, each with a learner of its own."""
+        ...

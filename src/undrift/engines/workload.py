@@ -16,6 +16,7 @@ class Workload(NamedTuple):
     seed: int
     precision: str
     rounds: int  # at least
+    cohort: int  # clients of a round, at most
     uneven: str  # why not all rounds have the same shape; empty if they do
 
     @property

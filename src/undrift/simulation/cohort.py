@@ -48,6 +48,11 @@ def size(options: Options, population: int) -> int | None:
     return None
 
 
+def largest(options: Options, population: int) -> int:
+    """How many clients the largest cohort has."""
+    return size(options, population) or max(len(members) for members in options.cohort)  # type: ignore[union-attr]
+
+
 def draw(setup: Setup, round: int) -> Ids:
     """The clients of this round."""
     options, population = setup.options, len(setup.data)

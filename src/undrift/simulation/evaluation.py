@@ -38,7 +38,8 @@ class Evaluator:
 
         def summed(given: Nest) -> tuple[Nest, None]:
             weights = Weights(given["model"], given.get("buffers"))
-            return totals(experiment.learner, weights, test, keep_outputs=bool(experiment.metrics)), None
+            keep, spread = bool(experiment.metrics), experiment.engine.spread
+            return totals(experiment.learner, weights, test, keep, spread), None
 
         found, _ = summed(given) if self._replayer is None else self._replayer("evaluation", summed, given)
         return figures(found, test[1], experiment.metrics)
@@ -52,8 +53,10 @@ def server_models(experiment: Experiment, memory: Memory) -> list[dict[str, floa
     rows = []
     for model in experiment.method.models(memory.server):
         weights = Weights(model | private, buffers)
-        found = evaluate(experiment.learner, weights, experiment.test, experiment.metrics)
-        rows.append(found | class_averages(experiment.learner, weights, experiment.test))
+        given = experiment.learner, weights, experiment.test
+        spread = experiment.engine.spread
+        found = evaluate(*given, metrics=experiment.metrics, spread=spread)
+        rows.append(found | class_averages(*given, spread=spread))
     return rows
 
 
@@ -80,8 +83,13 @@ def client_accuracies(experiment: Experiment, memory: Memory, ids: Ids, round: i
             if len(samples[1]):
                 here = samples[0].to(test[0].device), samples[1].to(test[1].device)
                 weights = Weights(own["model"], own["buffers"] or None)
-                found[client] = evaluate(experiment.learner, weights, here).get("accuracy", math.nan)
+                found[client] = _accuracy(experiment, weights, here)
     return found
+
+
+def _accuracy(experiment: Experiment, weights: Weights, samples: Samples) -> float:
+    found = evaluate(experiment.learner, weights, samples, spread=experiment.engine.spread)
+    return found.get("accuracy", math.nan)
 
 
 def _of_its_classes(test: Samples, labels: torch.Tensor) -> Samples:

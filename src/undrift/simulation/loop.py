@@ -12,7 +12,7 @@ from typing import Any
 
 from undrift.client.generators import noticed
 from undrift.engines import allocation
-from undrift.engines.determinism import arithmetic
+from undrift.engines.determinism import arithmetic, threads
 from undrift.simulation.callbacks import Callback, EarlyStopping
 from undrift.simulation.progress import progress_bar
 from undrift.simulation.round import RoundRunner
@@ -94,19 +94,20 @@ def _round(
 
     A function of its own, so that nothing else of a round is held during the next one.
     """
-    started = time.perf_counter()
-    results = runner.run([run.memory for run in group], behind[0].rounds + 1)
-    seconds = (time.perf_counter() - started) / len(group)
     rows: list[tuple[Run, dict[str, Any] | None]] = []
-    for run, result in zip(group, results, strict=True):
-        if run not in behind:
-            continue
-        try:
-            rows.append((run, run.keep(result, seconds)))
-        except DivergenceError:
-            if on_divergence == "raise":
-                raise
-            rows.append((run, None))
+    with threads(group[0].experiment.engine.threads):
+        started = time.perf_counter()
+        results = runner.run([run.memory for run in group], behind[0].rounds + 1)
+        seconds = (time.perf_counter() - started) / len(group)
+        for run, result in zip(group, results, strict=True):
+            if run not in behind:
+                continue
+            try:
+                rows.append((run, run.keep(result, seconds)))
+            except DivergenceError:
+                if on_divergence == "raise":
+                    raise
+                rows.append((run, None))
     return rows
 
 

@@ -211,7 +211,8 @@ class Options:
     engine: str = option(
         "auto",
         "how clients are computed: batched (batched:16 for sixteen at a time), compiled (batched, and compiled to C++, "
-        "which takes a while) or sequential; auto chooses by the model and the device",
+        "which takes a while) or sequential (a core for a client, sequential:4: four); auto chooses by model and "
+        "device",
         engine(),
         section="run",
     )

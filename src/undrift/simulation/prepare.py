@@ -141,6 +141,7 @@ def with_engine(setup: Setup) -> Experiment:
         seed=options.seed,
         precision=setup.precision,
         rounds=1 if options.may_end_early else options.rounds,
+        cohort=cohort.largest(options, len(setup.data)),
         uneven=_uneven(options, setup.schedule, setup.data),
     )
     with arithmetic(setup.precision):

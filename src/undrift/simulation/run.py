@@ -18,7 +18,7 @@ from undrift.core.log import notice
 from undrift.core.parts import Part, mark
 from undrift.core.tree import Tree
 from undrift.data.federated import FederatedData
-from undrift.engines.determinism import arithmetic
+from undrift.engines.determinism import arithmetic, threads
 from undrift.protocol import State
 from undrift.reporting.record import COLUMNS, Record, history_frame
 from undrift.reporting.wording import unit_of_traffic
@@ -136,7 +136,7 @@ class Run:
         Loss, accuracy and, averaged over classes, precision, recall and F1 (averaged over samples they are the
         accuracy). ``.max()`` and ``.mean()`` give the best and the mean of an algorithm that keeps several models.
         """
-        with arithmetic(self.precision):
+        with arithmetic(self.precision), threads(self._experiment.engine.threads):
             return pd.DataFrame(server_models(self._experiment, self.memory)).rename_axis("model")
 
     @property
@@ -248,7 +248,7 @@ class Run:
         """Accuracy of the clients' own models, for those that have taken part."""
         if self._accuracies is None or self._accuracies[0] != self.rounds:
             ids = np.flatnonzero(self._taken_part)
-            with arithmetic(self.precision):
+            with arithmetic(self.precision), threads(self._experiment.engine.threads):
                 found = client_accuracies(self._experiment, self.memory, ids, self.rounds + 1)
             self._accuracies = self.rounds, pd.Series(found, dtype="float64")
         return self._accuracies[1]

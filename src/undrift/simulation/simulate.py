@@ -27,7 +27,8 @@ from undrift.simulation.loop import train
 from undrift.simulation.prepare import prepare, with_engine
 from undrift.simulation.run import Run
 from undrift.simulation.setup import Experiment
-from undrift.storage.directory import RunDirectory, describe_environment
+from undrift.storage import environment as surroundings
+from undrift.storage.directory import RunDirectory
 
 
 @takes(Arguments)
@@ -99,7 +100,7 @@ def start(
     `group` says which runs of a comparison train together with it.
     """
     config = configuration(experiment, label or experiment.algorithm.label) | ({"group": list(group)} if group else {})
-    environment = describe_environment(experiment.learner.device, config["options"]["engine"], experiment.engine_reason)
+    environment = _environment(experiment)
     if out is None:
         yield Run(experiment, config, environment, None)
         return
@@ -115,7 +116,21 @@ def reopen(experiment: Experiment, directory: RunDirectory) -> Run:
     run.restore()
     if run.rounds > (rounds := experiment.options.rounds):
         raise ValueError(f"the run has {run.rounds} rounds already; rounds must be at least that, got {rounds}")
+    if run.rounds < rounds and (changed := surroundings.differences(run.environment, _environment(experiment))):
+        notice(f"{run.label}: last bits may differ from those of a run that never stopped: {changed}")
     return run
+
+
+def _environment(experiment: Experiment) -> dict[str, Any]:
+    engine = experiment.engine
+    return surroundings.describe(
+        experiment.learner.device,
+        precision=experiment.precision,
+        engine=engine.setting,
+        reason=experiment.engine_reason,
+        workers=engine.workers,
+        split=engine.threads is None and experiment.learner.device.type == "cpu",
+    )
 
 
 def configuration(experiment: Experiment, label: str) -> dict[str, Any]:

@@ -16,15 +16,11 @@ import hashlib
 import json
 import math
 import os
-import platform
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
-from undrift.core.version import __version__
 from undrift.protocol import State
 from undrift.storage import checkpoint, files
 from undrift.storage.checkpoint import Checkpoint
@@ -259,16 +255,3 @@ def _fixed(config: dict[str, Any]) -> str:
 
 def _is_figure(value: Any) -> bool:
     return value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
-
-
-def describe_environment(device: torch.device, engine: str, reason: str) -> dict[str, Any]:
-    return {
-        "undrift": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "threads": torch.get_num_threads(),
-        "engine": engine,
-        "engine_reason": reason,
-    }
