@@ -105,7 +105,7 @@ INSTRUCTIONS = [op.code.encode("latin-1") for op in pickletools.opcodes] + [
 ]
 
 
-@attack(short=40, long=3000)
+@attack(short=25, long=1500)
 def test_damaged_pickles(rng: Random, tmp_path: Path, home: Path) -> None:
     files = cifar_files(rng)
     ud.data.get("cifar10", write(files, tmp_path / "good"))
@@ -198,7 +198,7 @@ def idx_files(rng: Random) -> Files:
     return files
 
 
-@attack(short=40, long=3000)
+@attack(short=25, long=1500)
 def test_damaged_idx_files(rng: Random, tmp_path: Path, home: Path) -> None:
     files = idx_files(rng)
     ud.data.get("mnist", write(files, tmp_path / "good"))
@@ -245,7 +245,7 @@ def parquet_files(name: str, directory: Path) -> Files:
     return content_of(hub_files.write_all(name, directory, 6))
 
 
-@attack(short=30, long=3000)
+@attack(short=25, long=1500)
 def test_damaged_parquet_files(rng: Random, tmp_path: Path, home: Path) -> None:
     name = rng.choice(TABLES[:4])
     files = parquet_files(name, tmp_path / "good")
@@ -302,7 +302,7 @@ def encoded_image(rng: Random) -> bytes:
     return mutated(rng, stream.getvalue()) if rng.random() < 0.3 else stream.getvalue()
 
 
-@attack(short=40, long=3000)
+@attack(short=25, long=1500)
 def test_tables_with_other_cells(rng: Random, tmp_path: Path, home: Path) -> None:
     """Columns of other types, empty cells, names of files, doubled and missing columns, no rows."""
     name = rng.choice(TABLES[:4])
@@ -349,7 +349,7 @@ def test_tables_with_other_cells(rng: Random, tmp_path: Path, home: Path) -> Non
         assert content_of(home) == held
 
 
-@attack(short=40, long=3000)
+@attack(short=25, long=1500)
 def test_images_of_any_kind(rng: Random, tmp_path: Path) -> None:
     """In a column of users' own: decoded as Pillow does it, or refused."""
     content = encoded_image(rng)
@@ -380,7 +380,7 @@ def test_pixels_beyond_bytes(mode: str) -> None:
 # The cache
 
 
-@attack(short=40, long=2000)
+@attack(short=25, long=1000)
 def test_damaged_cache(rng: Random, tmp_path: Path, home: Path) -> None:
     name = rng.choice(["mnist", "shakespeare"])
     ud.data.get(name, hub_files.write_all(name, tmp_path / "good", 6))
@@ -482,7 +482,7 @@ def test_imports_at_the_same_time(rng: Random, tmp_path: Path, home: Path) -> No
 # Users' own
 
 
-@attack(short=20, long=1000)
+@attack(short=20, long=600)
 def test_folders_of_damaged_arrays(rng: Random, tmp_path: Path) -> None:
     x, y = np.arange(24, dtype=np.float32).reshape(6, 4), np.arange(6) % 3
     for client in "ab":
@@ -630,7 +630,7 @@ def test_federations_of_anything(rng: Random) -> None:
     assert data.classes is None or data.classes > 0
 
 
-@attack(short=25, long=1000)
+@attack(short=15, long=600)
 def test_runs_on_anything(rng: Random) -> None:
     """A run on any such federation works, or is refused before its first round."""
     n = rng.randrange(4, 9)
@@ -728,7 +728,7 @@ def batch_norm(rng: Random) -> nn.Module:
     return nn.Sequential(*layers, nn.ReLU(), nn.Linear(5, 3))
 
 
-@attack(short=12, long=400)
+@attack(short=10, long=300)
 def test_few_test_samples(rng: Random) -> None:
     """One sample, or one in the last block, with batch normalisation of every kind."""
     torch.manual_seed(rng.randrange(1000))

@@ -65,3 +65,22 @@ def test_mistakes_are_one_line_and_exit_code_two(words: list[str], message: str)
     assert result.exit_code == 2
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_files_that_lie_are_one_line_and_exit_code_two(here: Path) -> None:
+    hub_files.write_all("mnist", here / "good")
+    undrift("data", "get", "mnist", "--from", "good")
+    columns = hub_files.table("mnist", "train", 3)
+    columns["image"][1] = {"bytes": None, "path": "/etc/passwd"}
+    for name in ("train", "test"):
+        hub_files.write(here / "bad" / f"{name}.parquet", columns)
+    result = CliRunner().invoke(app, ["data", "get", "mnist", "--from", "bad"])
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+    assert "bad/train.parquet: row 1 of the split 'train' is not a readable image: there is only the" in result.stderr
+    assert "20 clients share 20 samples" in undrift(
+        "data", "show", "-d", "mnist", "--partition", "iid", "--clients", "20"
+    )
+    (here / "cache" / "mnist" / "train_y.npy").write_bytes(b"no array")
+    result = CliRunner().invoke(app, ["data", "show", "-d", "mnist", "--partition", "iid"])
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+    assert "train_y.npy is damaged (its checksum is another); get it again with: undrift data get" in result.stderr

@@ -34,7 +34,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 def run(policy: str, engine: str, **options: Any) -> ud.Run:
     settings: dict[str, Any] = {"rounds": 2, "batch_size": None, "lr": 0.1} | options
-    return ud.simulate("fedavg", model(), DATA, test=TEST, engine=engine, buffers=policy, **settings)
+    return ud.simulate("fedavg", model(), DATA, engine=engine, buffers=policy, **{"test": TEST} | settings)
 
 
 def blend(before: Any, seen: Any) -> Any:
@@ -141,3 +141,22 @@ def test_single_sample_batches_leave_the_variance_alone(engine: str) -> None:
     assert result.buffers["0.running_var"].item() == 1
     low, high = (blend(blend(0, a), b) for a, b in ((10, 14), (14, 10)))
     assert result.buffers["0.running_mean"].item() in (pytest.approx(low), pytest.approx(high))
+
+
+def test_a_single_test_sample_is_normalised_by_itself(engine: str) -> None:
+    """It is its own mean, so that the model's outputs do not depend on it."""
+    first, second = (
+        run("dropped", engine, test=(torch.tensor([[value]]).double(), torch.tensor([1]))).history["loss"].iloc[-1]
+        for value in (1.0, 5.0)
+    )
+    assert first == pytest.approx(second, abs=1e-12)
+
+
+def test_a_last_sample_joins_the_block_before_it(engine: str) -> None:
+    """2049 samples: PyTorch refuses to normalise the last of them alone."""
+    x, y = torch.arange(2049).double()[:, None] / 1000, torch.arange(2049) % 2
+    result = run("dropped", engine, test=(x, y))
+    module = model()
+    module.load_state_dict(result.parameters, strict=False)
+    expected = F.cross_entropy(module.train()(x), y)
+    assert result.history["loss"].iloc[-1] == pytest.approx(expected.item(), abs=1e-12)
