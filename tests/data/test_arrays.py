@@ -69,7 +69,7 @@ def test_arrays_that_are_none(x: Any, words: str) -> None:
 def test_test_samples_of_another_kind(test: Any, words: str) -> None:
     for given in ({"data": ud.FederatedData(X, Y, [[0, 1], [2]], test)}, {"data": [(X, Y)], "test": test}):
         with pytest.raises(ValueError, match=re.escape(words)):
-            ud.simulate("fedavg", nn.Linear(2, 2), rounds=1, **given)  # type: ignore[arg-type]
+            ud.simulate("fedavg", nn.Linear(2, 2), rounds=1, **given)
 
 
 def test_wider_test_samples_are_alike() -> None:
