@@ -112,7 +112,7 @@ REFUSED: dict[str, tuple[Drawer, str]] = {
     "Gamma": (lambda h: h + D.Gamma(h.detach().abs() + 1, 2.0).sample(), "torch._standard_gamma"),
     "Beta": (lambda h: h * D.Beta(h.detach().abs() + 1, 2.0).sample(), "torch._sample_dirichlet"),
     "kaiming_uniform_": (lambda h: h + nn.init.kaiming_uniform_(torch.empty(h.shape)), "Tensor.uniform_"),
-    "scripted dropout": (torch.jit.script(nn.Dropout(0.3)), "Tensor.bernoulli_"),
+    "scripted dropout": (torch.jit.script(nn.Dropout(0.3)), "Tensor.bernoulli_|RecursiveScriptModule"),
     "numpy.random": (lambda h: h * float(np.random.rand()), "NumPy's global generator"),
     "random": (lambda h: h * random.random(), "Python's global generator"),
     "a NumPy generator": (lambda h: h * float(_RNG.random()), "numpy's Generator '.*_RNG'"),

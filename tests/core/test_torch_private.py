@@ -81,6 +81,39 @@ def test_in_functorch(private: bool, monkeypatch: Patch) -> None:
     assert found == [False, True, True, True, False]
 
 
+@pytest.mark.parametrize("private", [True, False])
+def test_in_vmap(private: bool, monkeypatch: Patch) -> None:
+    """Without the private function, other transforms are taken for it."""
+    if not private:
+        monkeypatch.setattr(torch_private, "torch", SimpleNamespace(_C=SimpleNamespace(), zeros=torch.zeros))
+    found: list[bool] = []
+
+    def note(x: Tensor) -> Tensor:
+        found.append(torch_private.in_vmap())
+        return x.sum()
+
+    x = torch.ones(2, 3)
+    for call in (note, vmap(note), grad(note), vmap(grad(note)), note):
+        call(x)
+    assert found == [False, True, not private, True, False]
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_each_operation(private: bool, monkeypatch: Patch) -> None:
+    if not private:
+        monkeypatch.setitem(sys.modules, "torch.utils._python_dispatch", None)
+    names: list[str] = []
+
+    def note(name: str, operation: Any) -> Any:
+        names.append(name)
+        return operation()
+
+    with torch_private.each_operation(note):
+        result = torch.ones(3).add(2).sum()
+    assert float(result) == 9
+    assert names == (["ones", "add", "sum"] if private else [])
+
+
 @pytest.mark.parametrize("name", ["_thnn_fused_lstm_cell", "_thnn_fused_lstm_cell_backward_impl"])
 def test_fused_lstm_cell(name: str, monkeypatch: Patch) -> None:
     """What callers do instead is compared in `test_recurrence.py`."""

@@ -186,3 +186,14 @@ def test_seeding_the_default_generator_is_refused() -> None:
     """The fixed numbers that are expected would be replaced."""
     with pytest.raises(ValueError, match="give the function that draws them generator="):
         simulate(Seeding(6, 3))
+
+
+class Mapped(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        dropped: Tensor = torch.vmap(lambda sample: F.dropout(sample, 0.5), randomness="different")(x)
+        return super().forward(dropped)
+
+
+def test_draws_under_a_vmap_of_the_model_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"under torch.vmap would be the same"):
+        simulate(Mapped(6, 3))

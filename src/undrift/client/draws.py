@@ -87,11 +87,12 @@ def keyed(augment: Augment) -> Augment:
 
 
 class Listener(Draws):
-    """Notes whether random functions are called, and whether somebody seeds torch's generator before."""
+    """Notes whether random functions are called, whether somebody seeds torch's generator before, and whether they are
+    called under a `vmap` of the user's own."""
 
     def __init__(self, key: Key, step: int, stream: Stream = Stream.DROPOUT) -> None:
         super().__init__(key, step, stream)
-        self.heard, self.seeded = False, False
+        self.heard = self.seeded = self.mapped = False
         self._state = torch.default_generator.get_state()
 
     def __torch_function__(
@@ -100,6 +101,7 @@ class Listener(Draws):
         drawn = self.calls
         if func in ANSWERS:
             self.seeded = self.seeded or not torch.equal(torch.default_generator.get_state(), self._state)
+            self.mapped = self.mapped or torch_private.in_vmap()
         result = super().__torch_function__(func, types, args, kwargs)
         # Attention is heard only if it drops something, as models that use it should not become slower for nothing.
         self.heard = (

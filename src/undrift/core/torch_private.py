@@ -52,6 +52,14 @@ def in_functorch() -> bool:
     return False
 
 
+def in_vmap() -> bool:
+    """Whether the caller runs under `vmap`."""
+    stack = getattr(getattr(torch._C, "_functorch", None), "get_interpreter_stack", None)
+    if stack is None:
+        return in_functorch()
+    return any(level.key().name == "Vmap" for level in stack() or ())
+
+
 class _WithoutSetupContext(torch.autograd.Function):
     """A function of the kind that the transforms of `torch.func` are documented to refuse."""
 

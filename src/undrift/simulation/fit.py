@@ -121,7 +121,7 @@ def _evaluate(learner: Learner, watch: Watch, given: Samples, check_classes: Cal
     with watch("the loss"), _refusing(_not_fitting(output, y)), listener, torch.no_grad():
         values = learner.sample_loss(output, y)
     _check_values(values, len(x))
-    _check_not_seeded(listener)
+    _check_calls(listener)
     return _Pass({"the model": [before], "the loss": [values]}, listener)
 
 
@@ -137,7 +137,7 @@ def _train(learner: Learner, watch: Watch, given: Samples) -> _Pass:
         with watch("the loss"), _refusing(_not_fitting(output, y)), listener:
             values = learner.sample_loss(output, y)
     _check_values(values, len(x))
-    _check_not_seeded(listener)
+    _check_calls(listener)
     if not _same(y, given[1]) or not _same(output.detach(), before):
         raise ValueError("the loss writes into the outputs or targets that it is given; let it copy them before")
     _check_attached(output, values)
@@ -161,7 +161,7 @@ def _augment(augment: Augment, watch: Watch, given: Tensor, key: Key) -> _Pass:
         raise ValueError(f"augment must keep the shape of samples, {tuple(given.shape)}, got {_shape(after)}")
     if after.is_floating_point() != given.is_floating_point():
         raise ValueError(f"augment must keep the type of samples, {given.dtype}, got {after.dtype}")
-    _check_not_seeded(listener)
+    _check_calls(listener)
     return _Pass({"augment": [after.detach().clone()]}, listener)
 
 
@@ -220,12 +220,14 @@ def _check_attached(output: Tensor, values: Tensor) -> None:
         raise ValueError("the loss is detached from the model's output, so that nothing would be trained")
 
 
-def _check_not_seeded(listener: Listener) -> None:
+def _check_calls(listener: Listener) -> None:
     if listener.seeded:
         raise ValueError(
             "torch's default generator is seeded or used by the model, the loss or augment; for random numbers that "
             "are always the same, give the function that draws them generator=torch.Generator().manual_seed(0)"
         )
+    if listener.mapped:
+        raise ValueError("random numbers drawn under torch.vmap would be the same for all it maps; draw them before it")
 
 
 def _check_same(first: _Pass, second: _Pass, where: str = "") -> None:
