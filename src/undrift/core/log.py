@@ -1,7 +1,8 @@
 """Notices to the user, through the standard logger ``undrift``.
 
 An application that configures `logging` gets them like any others. Where nobody has, they are printed to a terminal, so
-that a user learns why the first round takes long, and are not mixed into redirected output.
+that a user learns why the first round takes long, and are not mixed into redirected output; warnings are printed there,
+too.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ logger = logging.getLogger("undrift")
 
 
 class _TerminalHandler(logging.Handler):
-    """Prints to a terminal if the application has not configured logging; below a progress bar's display, above it."""
+    """Prints if the application has not configured logging, notices to a terminal only; above a progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not logging.getLogger().handlers and _is_terminal():
+        if not logging.getLogger().handlers and (record.levelno >= logging.WARNING or _is_terminal()):
             print(self.format(record), file=sys.stderr)  # looked up here: a progress bar replaces `sys.stderr`
 
 
@@ -33,3 +34,8 @@ logger.setLevel(logging.INFO)
 def notice(text: str) -> None:
     """A line that tells the user what is happening and why."""
     logger.info(text)
+
+
+def warning(text: str) -> None:
+    """A line that tells the user what is wrong and what is done about it."""
+    logger.warning(text)

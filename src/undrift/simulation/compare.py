@@ -17,7 +17,7 @@ from torch import nn
 
 from undrift.core import check
 from undrift.core.check import nearest
-from undrift.core.log import notice
+from undrift.core.log import warning
 from undrift.data import FederatedData
 from undrift.methods.algorithm import Algorithm
 from undrift.reporting import report
@@ -231,7 +231,7 @@ def _finished(group: Sequence[_Planned], callbacks: Sequence[Callback]) -> list[
                 runs[place.key] = reopen(experiment, place.stored)
         ordered = [runs[plan.place.key] for plan in group]
         if len(group) < len(begun) and any(run.rounds < run.options.rounds and not run.ended for run in ordered):
-            notice(
+            warning(
                 f"{ordered[0].label}: {len(begun)} runs were begun together and {len(group)} are continued; "
                 "their results are the same to rounding"
             )

@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 
 from undrift.core import tree
-from undrift.core.log import notice
+from undrift.core.log import notice, warning
 from undrift.core.parts import Part, mark
 from undrift.core.tree import Tree
 from undrift.data.federated import FederatedData
@@ -323,12 +323,9 @@ class Run:
         if self._directory is None or self._found is None:
             return
         found, self._found = self._found, None
-        for problem in found.problems:
-            notice(f"{self.label}: {problem}")
-        if found.checkpoint is None:
-            notice(f"{self.label}: {self.out} has no checkpoint yet; the run starts again at round 1")
-        elif found.problems:
-            notice(f"{self.label}: continues from the checkpoint {found.checkpoint.path}")
+        if found.problems or (found.checkpoint is None and found.dropped):
+            start = "the start, as there is no checkpoint yet" if found.checkpoint is None else found.checkpoint.path
+            warning("; ".join([*dict.fromkeys(found.problems), f"{self.label} continues from {start}"]))
         self._directory.go_back_to(found)
         self._directory.change_rounds(self.options.rounds)
         self._note_places()

@@ -13,7 +13,7 @@ from torch import nn
 from undrift.client.learner import SampleLoss
 from undrift.client.metrics import Metric
 from undrift.core import check
-from undrift.core.log import notice
+from undrift.core.log import notice, warning
 from undrift.data import FederatedData
 from undrift.data.augment import Augment
 from undrift.methods.aggregate import Aggregate
@@ -86,7 +86,7 @@ def resume(
         run = reopen(with_engine(prepare(restore(directory, given), options)), directory)
         run.ended = False
         if run.rounds < options.rounds and len(run.config.get("group", ())) > 1:
-            notice(f"{run.label}: alone, it continues to rounding as in its comparison; repeat that for the same bits")
+            warning(f"{run.label}: alone, it continues to rounding as in its comparison; repeat that for the same bits")
         train([run], watching, on_divergence)
     return run
 

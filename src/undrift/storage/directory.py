@@ -38,6 +38,7 @@ class Found(NamedTuple):
     checkpoint: Checkpoint | None  # None: from the start
     rows: list[Row]  # up to the checkpoint
     problems: list[str]  # what is wrong with newer checkpoints, or with rows after this one
+    dropped: int  # rows after the checkpoint
 
 
 class RunDirectory:
@@ -210,10 +211,10 @@ class RunDirectory:
             except DamageError as problem:
                 problems.append(str(problem))
                 continue
-            return Found(found, rows, problems + self._tail_problems(lines))
+            return Found(found, rows, problems + self._tail_problems(lines), len(lines) - len(rows))
         if problems:
             raise ValueError(f"{problems[0]}; no checkpoint is good; remove {self._checkpoints} to start at round 1")
-        return Found(None, [], self._tail_problems(lines))
+        return Found(None, [], self._tail_problems(lines), len(lines))
 
     def _tail_problems(self, lines: Sequence[bytes]) -> list[str]:
         try:
