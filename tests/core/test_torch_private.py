@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import sys
+from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -240,3 +241,78 @@ def test_tensor_slots(engine: str, monkeypatch: Patch) -> None:
     public = ud.simulate("scaffold", module, data, rounds=2, batch_size=3, lr=0.1, engine=engine)
     torch.testing.assert_close(public.parameters, private.parameters, rtol=0, atol=0)
     torch.testing.assert_close(public.buffers, private.buffers, rtol=0, atol=0)
+
+
+def seen(function: Callable[[], Any]) -> tuple[set[int], set[int]]:
+    """Where the tensors begin that operations read, and those that they write to."""
+    read: set[int] = set()
+    written: set[int] = set()
+
+    def see(reads: list[Tensor], writes: list[Tensor]) -> None:
+        read.update(t.data_ptr() for t in reads)
+        written.update(t.data_ptr() for t in writes)
+
+    with torch_private.operations(see):
+        function()
+    return read, written
+
+
+def test_operations_show_what_is_written_also_by_views_and_data() -> None:
+    a, b, c, d = (torch.ones(3, requires_grad=True) for _ in range(4))
+
+    def function() -> None:
+        a.data.clamp_(-1, 1)
+        b.detach().view(3)[:1].zero_()
+        torch.mul(c.detach(), 2, out=d.data)
+
+    read, written = seen(function)
+    assert written == {t.data_ptr() for t in (a, b, d)}
+    assert c.data_ptr() in read
+
+
+def test_operations_without_dispatch_modes(monkeypatch: Patch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils._python_dispatch", None)
+    assert seen(lambda: torch.ones(2).add_(1)) == (set(), set())
+
+
+def test_uncompiled() -> None:
+    """A module that was compiled, in place or in a wrapper, runs as it was written."""
+
+    class Wrapper(nn.Module):
+        def __init__(self, module: nn.Module) -> None:
+            super().__init__()
+            self._orig_mod = module
+
+        def forward(self, x: Tensor) -> Tensor:
+            raise AssertionError("compiled code")
+
+    def compiled(*_: Any) -> Tensor:
+        raise AssertionError("compiled code")
+
+    inner: Any = nn.Linear(2, 2)
+    inner._compiled_call_impl = compiled
+    module = nn.Sequential(Wrapper(inner))
+    torch_private.uncompiled(module)
+    x = torch.ones(1, 2)
+    torch.testing.assert_close(module(x), torch.nn.functional.linear(x, inner.weight, inner.bias))
+
+
+def test_hooks_of_parameters() -> None:
+    parameter = nn.Parameter(torch.ones(2))
+    assert torch_private.gradient_hooks(parameter) == ()
+    assert not torch_private.has_accumulation_hooks(parameter)
+
+    def double(gradient: Tensor) -> Tensor:
+        return 2 * gradient
+
+    parameter.register_hook(double)
+    parameter.register_post_accumulate_grad_hook(lambda _: None)
+    assert torch_private.gradient_hooks(parameter) == (double,)
+    assert torch_private.has_accumulation_hooks(parameter)
+
+
+def test_backward_hooks_of_modules() -> None:
+    module = nn.Linear(2, 2)
+    assert not torch_private.has_backward_hooks(module)
+    module.register_full_backward_hook(lambda *_: None)
+    assert torch_private.has_backward_hooks(module)

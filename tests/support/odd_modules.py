@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -750,3 +750,151 @@ ODD: dict[str, Odd] = {
     "uncopyable": Odd(Uncopyable, "none", "cannot be copied"),
     "mixed types": Odd(mixed_types),
 }
+
+
+# Parts that can be combined: each maps features [B, 5] to features [B, 5].
+
+
+class Gate(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(0.7))
+
+    def forward(self, h: Tensor) -> Tensor:
+        return h * self.scale
+
+
+class Nothing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.nothing = nn.Parameter(torch.zeros(0, 5))
+
+    def forward(self, h: Tensor) -> Tensor:
+        return h + h[:, :0] @ self.nothing
+
+
+class Follower(nn.Module):
+    """A buffer that is assigned a mean of weights, and one that is changed in place."""
+
+    mean: Tensor
+    steps: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(5, 5)
+        self.register_buffer("mean", torch.zeros(5))
+        self.register_buffer("steps", torch.tensor(0), persistent=False)
+
+    def forward(self, h: Tensor) -> Tensor:
+        if self.training:
+            self.mean = 0.8 * self.mean + 0.2 * self.inner.weight.detach().mean(0)
+            self.steps += 1
+        return torch.tanh(self.inner(h)) + self.mean
+
+
+class Clipped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(5, 5, bias=False)
+
+    def forward(self, h: Tensor) -> Tensor:
+        self.inner.weight.data.clamp_(-0.3, 0.3)
+        return torch.tanh(self.inner(h))
+
+
+class Slow(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fast = nn.Linear(5, 5)
+        self.slow = copy.deepcopy(self.fast).requires_grad_(False)
+
+    def forward(self, h: Tensor) -> Tensor:
+        if self.training:
+            with torch.no_grad():
+                self.slow.weight.lerp_(self.fast.weight, 0.1)
+        return torch.tanh(self.fast(h)) - 0.1 * torch.tanh(F.linear(h, self.slow.weight.clone()))
+
+
+class Kept(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Tensor] = []
+
+    def forward(self, h: Tensor) -> Tensor:
+        self.seen = [h, h * 2]
+        self.last = h.mean().detach()
+        return self.seen[1]
+
+
+class Turned(nn.Module):
+    turns: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("turns", torch.polar(torch.ones(2), torch.tensor([0.2, 0.9])), persistent=False)
+
+    def forward(self, h: Tensor) -> Tensor:
+        pairs = torch.view_as_complex(h[:, :4].reshape(len(h), 2, 2).contiguous())
+        return torch.cat([torch.view_as_real(pairs * self.turns).flatten(1), h[:, 4:]], 1)
+
+
+class InPlace(nn.Module):
+    def forward(self, h: Tensor) -> Tensor:
+        return (h + 1).mul_(1.5).tanh_()
+
+
+class Decides(nn.Module):
+    def forward(self, h: Tensor) -> Tensor:
+        return h * (2.0 if h.abs().sum().item() > 3 else 1.0)
+
+
+class Own(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(5, 5)
+
+    def forward(self, h: Tensor) -> Tensor:
+        slope = torch.func.grad(lambda v: torch.tanh(self.inner(v)).square().sum())(h)
+        return h + slope
+
+
+def _linear(change: Callable[[nn.Linear], Any]) -> nn.Module:
+    layer = nn.Linear(5, 5)
+    change(layer)
+    return nn.Sequential(layer, nn.Tanh())
+
+
+@dataclass(frozen=True)
+class Part:
+    build: Callable[[], nn.Module]
+    batched: bool = True
+
+
+PARTS: dict[str, Part] = {
+    "0-d": Part(Gate),
+    "empty": Part(Nothing),
+    "assigned": Part(Follower),
+    "clipped": Part(Clipped),
+    "slow": Part(Slow),
+    "kept": Part(Kept),
+    "complex": Part(Turned),
+    "in place": Part(InPlace),
+    "control flow": Part(Decides, batched=False),
+    "func.grad": Part(Own),
+    "old weight_norm": Part(lambda: _linear(nn.utils.weight_norm)),
+    "weight_norm": Part(lambda: _linear(parametrizations.weight_norm)),
+    "spectral_norm": Part(lambda: _linear(parametrizations.spectral_norm), batched=False),
+    "pruned": Part(lambda: _linear(lambda layer: prune.l1_unstructured(layer, "weight", 0.4))),
+    "hook": Part(lambda: _linear(lambda layer: layer.register_forward_hook(lambda _, given, output: 0.5 * output))),
+    "parameter hook": Part(lambda: _linear(lambda layer: layer.weight.register_hook(lambda g: g.clamp(-0.1, 0.1)))),
+    "frozen": Part(lambda: _linear(lambda layer: layer.weight.requires_grad_(False))),
+    "norm": Part(lambda: nn.LayerNorm(5)),
+    "parallel": Part(lambda: nn.DataParallel(nn.Linear(5, 5))),
+}
+
+
+def composed(names: Sequence[str]) -> nn.Module:
+    """The parts of these names between two layers; every other one twice, as one module."""
+    built = [PARTS[name].build() for name in names]
+    twice = [part for number, part in enumerate(built) for _ in range(1 + number % 2)]
+    return nn.Sequential(nn.Linear(FEATURES, 5), *twice, nn.Linear(5, CLASSES))

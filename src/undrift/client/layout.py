@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from undrift.core import torch_private
 from undrift.core.check import nearest, shown
+
+_PARAMETRISATIONS = "parametrizations"  # PyTorch's name of the part that holds them
 
 Layers = int | str | Sequence[str]
 
@@ -35,7 +38,9 @@ class Layout:
         known, layers, norms = set(names), [], []
         batch_norms: list[str] = []
         for prefix, part in module.named_modules():
-            own = [f"{prefix}.{n}" if prefix else n for n, _ in part.named_parameters(recurse=False)]
+            if _PARAMETRISATIONS in prefix.split("."):
+                continue
+            own = [f"{prefix}.{n}".removeprefix(".") for n, _ in _own_parameters(part)]
             own = [name for name in own if name in known]
             if _normalises(part):
                 norms.extend(own)
@@ -75,6 +80,13 @@ class Layout:
         if count == 0:
             return ()
         return self.names[self.names.index(self.layers[-count][0]) :]
+
+
+def _own_parameters(part: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters of a module without those of its submodules; parametrisations belong to the module they are for."""
+    yield from part.named_parameters(recurse=False)
+    if parametrize.is_parametrized(part):
+        yield from part.get_submodule(_PARAMETRISATIONS).named_parameters(_PARAMETRISATIONS)
 
 
 def _normalises(part: nn.Module) -> bool:
