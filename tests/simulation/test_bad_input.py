@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,10 @@ from torch.testing import assert_close
 import undrift as ud
 from laws import classified, mlp
 from undrift import algorithms
+from undrift.algorithm import Setting
+from undrift.correction import At, Correction
+from undrift.protocol import Message, State
+from undrift.tree import Tree
 
 NAN, INF = math.nan, math.inf
 DATA = classified((4, 3, 5))
@@ -223,6 +228,22 @@ def test_a_directory_that_is_not_empty(tmp_path: Path) -> None:
         ud.simulate("fedavg", mlp(), DATA, rounds=1, out=tmp_path / "notes.txt")
 
 
+@dataclass(frozen=True)
+class Doubling(Correction):
+    """Clients keep a number that nobody else sees; that of client 1 is infinite from its second round on."""
+
+    def client(self, model: Tree) -> State:
+        return {"kept": torch.ones(3)}
+
+    def finish(self, update: Tree, client: State, at: At) -> tuple[Tree, State, Message]:
+        return update, {"kept": client["kept"] * torch.where(at.task.key.client == 1, 1e30, 1.0)}, {}
+
+
+class Exploding(ud.Algorithm):
+    def corrections(self, setting: Setting) -> tuple[Correction, ...]:
+        return (Doubling(),)
+
+
 class TestDivergence:
     """Least squares in single precision with a rate of 1e9: every step grows the weights a billionfold."""
 
@@ -272,6 +293,25 @@ class TestDivergence:
         with pytest.raises(ud.DivergenceError) as caught:
             ud.simulate("fedavg", nn.Linear(2, 1), data, **self.settings | {"lr": 0.01})
         assert caught.value.clients == [1]
+
+    @pytest.mark.parametrize("engine", ["sequential", "batched"])
+    @pytest.mark.parametrize("name", [name for name in algorithms.available() if name != "fedbn"])  # it normalises
+    def test_names_the_client_in_every_algorithm(self, name: str, engine: str) -> None:
+        """Also where its huge gradient, averaged in a first phase, makes the numbers of all others infinite."""
+        generator = torch.Generator().manual_seed(0)
+        data = [(torch.randn(6, 4, generator=generator), torch.randn(6, 1, generator=generator)) for _ in range(5)]
+        for scale in (1e6, 1e15):
+            data[2] = (scale * data[2][0], data[2][1])
+            model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1))
+            with pytest.raises(ud.DivergenceError) as caught:
+                ud.simulate(name, model, data, engine=engine, **self.settings | {"lr": 0.01, "steps": 3})
+            assert caught.value.clients == [2]
+
+    @pytest.mark.parametrize("engine", ["sequential", "batched"])
+    def test_notices_states_in_the_round_they_explode(self, engine: str) -> None:
+        with pytest.raises(ud.DivergenceError) as caught:
+            ud.simulate(Exploding(), nn.Linear(2, 1), self.data(), engine=engine, **self.settings | {"lr": 1e-3})
+        assert (caught.value.round, caught.value.clients) == (2, [1])
 
     def test_compare_records_it_and_goes_on(self) -> None:
         model = nn.Linear(2, 1)

@@ -205,9 +205,12 @@ class RoundRunner:
         )
 
     def _tensors(self, out: _Exchanged) -> tuple[Nest, list[tuple[int, int]]]:
-        """What remains of a round; `finite` says whose servers are."""
+        """What remains of a round; `finite` says of which runs all numbers are."""
         with mark(Part.AGGREGATION):
             finite = torch.stack([_finite(server) for server in out.servers])
+            for leaf in _floats(out.clients):
+                # A sum takes a tenth of a norm's time; where it overflows, `_culprits` finds that all is well.
+                finite = finite & leaf.reshape(len(finite), -1).sum(1).isfinite()
         servers = {str(number): server for number, server in enumerate(out.servers)}
         return {"servers": servers, "clients": out.clients, "losses": out.losses, "finite": finite}, out.traffic
 
@@ -314,17 +317,44 @@ def _finite(server: State) -> Tensor:
     return torch.stack([value.isfinite() for value in torch_private.largest_norms(_floats(server))]).all()
 
 
+_OVERWHELMING = 1000  # times what other clients send
+
+
 def _culprits(out: _Exchanged) -> Tensor:
-    """Whose loss or reply is not finite [runs, n]; everybody's of a run, if only its server's state is not."""
-    wrong = ~torch.isfinite(out.losses)
-    for number, server in enumerate(out.servers):
-        if bool(wrong[number].any()) or bool(_finite(server)):
-            continue
-        replies = torch.zeros_like(wrong[number])
-        for leaf in (leaf for phase in out.answers for leaf in _floats(phase[number].replies)):
-            replies |= ~torch.isfinite(leaf.reshape(len(replies), -1)).all(-1)
-        wrong[number] = replies if bool(replies.any()) else True
+    """Who made a number infinite or not a number [runs, n]; nobody in runs whose numbers are all finite."""
+    runs, count = out.losses.shape
+    wrong = torch.zeros((runs, count), dtype=torch.bool)
+    for number, part in enumerate(slices(runs, count)):
+        nests = [{"replies": phase[number].replies, "reports": phase[number].reports} for phase in out.answers]
+        nests[-1]["states"] = tree.row(out.clients, part)
+        largest = torch.stack([_largest(nest, count) for nest in nests])  # [phases, n]
+        if not bool(_finite(out.servers[number])) or not bool(largest.isfinite().all()):
+            wrong[number] = _first_to_explode(largest)
     return wrong
+
+
+def _first_to_explode(largest: Tensor) -> Tensor:
+    """The clients to blame [n], from the largest numbers that they had in every phase [phases, n].
+
+    An average over one client's huge numbers, though finite, may make those of all others infinite in the next phase,
+    and its square those of the server: then a client whose numbers dwarf the others' is to blame.
+    """
+    everybody = torch.ones_like(largest[0], dtype=torch.bool)
+    huge = everybody
+    for phase in largest:
+        wrong = ~phase.isfinite()
+        if bool(wrong.any()):
+            return wrong & huge if bool((wrong & huge).any()) else wrong
+        dwarfing = phase * _OVERWHELMING > phase.max()
+        if bool(huge.all()) and bool((phase[dwarfing].min() > _OVERWHELMING * phase[~dwarfing]).all()):
+            huge = dwarfing
+    return huge
+
+
+def _largest(nest: Nest, clients: int) -> Tensor:
+    """The largest absolute value of what belongs to each client, infinite if it has none [n]."""
+    rows = [leaf.reshape(clients, -1).abs().amax(1).double().cpu() for leaf in _floats(nest)]
+    return torch.stack([torch.zeros(clients, dtype=torch.float64), *rows]).nan_to_num(nan=torch.inf).amax(0)
 
 
 def _sent(mail: Mail, clients: int) -> int:
@@ -332,4 +362,4 @@ def _sent(mail: Mail, clients: int) -> int:
 
 
 def _floats(nest: Message) -> list[Tensor]:
-    return [leaf for leaf in tree.leaves(nest) if leaf.is_floating_point() and leaf.numel()]
+    return [leaf for leaf in tree.leaves(nest) if (leaf.is_floating_point() or leaf.is_complex()) and leaf.numel()]

@@ -44,7 +44,10 @@ class DivergenceError(ArithmeticError):
     def __init__(self, round: int, clients: list[int], checkpoint: Path | None, run: Run) -> None:
         shown = ", ".join(map(str, clients[:5])) + (f" and {len(clients) - 5} more" if len(clients) > 5 else "")
         saved = f"; last good checkpoint: {checkpoint}" if checkpoint else ""
-        super().__init__(f"diverged in round {round}: loss or model of client {shown} is not finite{saved}")
+        super().__init__(
+            f"diverged in round {round}: loss or model of client {shown} is not finite{saved}; "
+            "a smaller learning rate or clip= may help"
+        )
         self.round, self.clients, self.checkpoint, self.run = round, clients, checkpoint, run
 
 
