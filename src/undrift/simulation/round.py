@@ -354,7 +354,7 @@ def _first_to_explode(largest: Tensor) -> Tensor:
 def _largest(nest: Nest, clients: int) -> Tensor:
     """The largest absolute value of what belongs to each client, infinite if it has none [n]."""
     rows = [leaf.reshape(clients, -1).abs().amax(1).double().cpu() for leaf in _floats(nest)]
-    return torch.stack([torch.zeros(clients, dtype=torch.float64), *rows]).nan_to_num(nan=torch.inf).amax(0)
+    return torch.stack([torch.zeros(clients, dtype=torch.float64), *rows]).nan_to_num(nan=torch.inf, posinf=torch.inf).amax(0)
 
 
 def _sent(mail: Mail, clients: int) -> int:
