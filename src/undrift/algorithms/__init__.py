@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import cache
 from importlib.metadata import entry_points
 
 from undrift.algorithms.adabest import AdaBest
@@ -34,6 +35,7 @@ from undrift.algorithms.moon import MOON
 from undrift.algorithms.perfedavg import PerFedAvg
 from undrift.algorithms.scaffold import SCAFFOLD
 from undrift.core.check import nearest, shown
+from undrift.core.log import warning
 from undrift.methods.algorithm import Algorithm
 
 __all__ = [
@@ -121,13 +123,30 @@ _BUILT_IN: tuple[type[Algorithm], ...] = (
 
 def available() -> dict[str, type[Algorithm]]:
     """Algorithms by the name users type; a third party cannot shadow a built-in one."""
-    added = {}
+    return {kind.name(): kind for kind in _BUILT_IN} | _of_other_packages()
+
+
+@cache
+def _of_other_packages() -> dict[str, type[Algorithm]]:
+    """What is registered under the entry point; one warning names whatever cannot be used, and the rest goes on."""
+    taken, found, trouble = {kind.name() for kind in _BUILT_IN}, {}, []
     for entry in entry_points(group="undrift.algorithms"):
-        kind = entry.load()
-        if not (inspect.isclass(kind) and issubclass(kind, Algorithm)):
-            raise TypeError(f"entry point {entry.name!r} must be a subclass of undrift.Algorithm, got {kind!r}")
-        added[kind.name()] = kind
-    return added | {kind.name(): kind for kind in _BUILT_IN}
+        try:
+            kind = entry.load()
+            if not (inspect.isclass(kind) and issubclass(kind, Algorithm)):
+                raise TypeError(f"it must be a subclass of undrift.Algorithm, got {shown(kind)}")
+            if kind.name() in taken:
+                raise ValueError(f"there is an algorithm {kind.name()!r} already")
+        except (Exception, SystemExit) as error:  # another package's code may fail in any way
+            package = "an unknown package" if entry.dist is None else f"the package {entry.dist.name!r}"
+            lines = str(error).split("\n")
+            trouble.append(f"{entry.name!r} of {package} ({type(error).__name__}: {lines[0]})")
+        else:
+            taken.add(kind.name())
+            found[kind.name()] = kind
+    if trouble:
+        warning(f"undrift: algorithms left out: {', '.join(trouble)}")
+    return found
 
 
 def find(name: str) -> type[Algorithm]:

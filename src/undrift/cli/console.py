@@ -14,6 +14,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from undrift.core.log import printable
+
 
 def console() -> Console:
     """Colours and the terminal's width on a terminal; in files and pipes nothing is truncated or wrapped."""
@@ -22,22 +24,27 @@ def console() -> Console:
 
 def print_markup(markup: str) -> None:
     """Print text with rich's markup."""
-    console().print(markup)
+    console().print(printable(markup))
 
 
 def print_paths(**paths: Path) -> None:
     """Paths are never wrapped, so that they can be copied."""
     for name, path in paths.items():
-        print(f"{name}: {path}")
+        print(f"{name}: {printable(str(path))}")
 
 
 def print_error(error: object) -> None:
     """An error in one line on stderr."""
-    print(f"undrift: error: {' '.join(str(error).split())}", file=sys.stderr)
+    print(f"undrift: error: {printable(' '.join(str(error).split()))}", file=sys.stderr)
 
 
 def print_json(content: Any) -> None:
-    print(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
+    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "ascii")
+    except UnicodeEncodeError:  # a terminal or a file of another encoding; escapes lose nothing
+        text = json.dumps(content, indent=2, allow_nan=False)
+    print(text)
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], numbers: range = range(0)) -> None:
@@ -46,8 +53,15 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], n
     for index, heading in enumerate(headings):
         table.add_column(heading, justify="right" if index in numbers else "left", no_wrap=index in numbers)
     for row in rows:
-        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+        table.add_row(*(_text(cell) for cell in row))
     console().print(table)
+
+
+def _text(cell: str | Text) -> Text:
+    if isinstance(cell, str):
+        return Text(printable(cell))
+    cell.plain = printable(cell.plain)
+    return cell
 
 
 def print_indented(content: RenderableType) -> None:
@@ -60,5 +74,5 @@ def print_pairs(pairs: Mapping[str, str]) -> None:
         return
     grid = Table.grid(padding=(0, 2, 0, 0))
     for name, value in pairs.items():
-        grid.add_row(Text(name), Text(value))
+        grid.add_row(_text(name), _text(value))
     print_indented(grid)

@@ -10,7 +10,9 @@ import click
 import typer
 from typer.core import TyperGroup
 
+from undrift.cli import streams
 from undrift.cli.console import print_error
+from undrift.core.log import printable
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130  # exit codes
 
@@ -24,13 +26,18 @@ class Commands(TyperGroup):
         except click.ClickException as error:
             print_error(error.format_message().rstrip("."))
             code = USAGE
+        try:
+            sys.stdout.flush()
+        except OSError as error:  # such as a full disk
+            print_error(error)
+            code = FAILED
         sys.exit(code if isinstance(code, int) else 0)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as interruption:
-            print(f"undrift: {interruption or 'interrupted'}", file=sys.stderr)
+            print(f"undrift: {printable(str(interruption)) or 'interrupted'}", file=sys.stderr)
             raise typer.Exit(INTERRUPTED) from None
         except (ValueError, TypeError, OSError) as error:
             print_error(error)
@@ -69,10 +76,10 @@ def fail(error: object) -> NoReturn:
 
 def main() -> None:
     """The entry point of ``undrift`` and ``python -m undrift``."""
+    streams.open_closed()
     # Waiting threads spin briefly, then sleep. With the default long spin, runs of small models are several times
     # slower on a busy machine; with none, they are slower on an idle one.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal without ± must not end a run
+    sys.stdout, sys.stderr = streams.tolerant(sys.stdout, 1), streams.tolerant(sys.stderr, 2)
     app(prog_name="undrift")

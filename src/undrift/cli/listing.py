@@ -12,6 +12,7 @@ from rich.text import Text
 from undrift.cli.console import console, print_json, print_markup, print_table
 from undrift.cli.help import examples
 from undrift.cli.options import AsJson
+from undrift.core.log import warning
 
 Row = dict[str, Any]
 _WIDE = 100  # columns of a terminal that has room for more than the essentials
@@ -53,7 +54,11 @@ def _algorithms() -> list[Row]:
     torch.set_num_threads(1)  # what is measured is tiny
     rows = []
     for name in algorithms.available():
-        found = page(name)
+        try:
+            found = page(name)
+        except Exception as error:  # the code of another package; its trouble must not hide the others
+            warning(f"undrift: the algorithm {name!r} is left out: {type(error).__name__}: {error}")
+            continue
         cost = found.cost
         rows.append(
             {

@@ -24,7 +24,7 @@ def write(path: str | Path, records: Sequence[Record], title: str = "undrift", t
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        draft.write_text(page, encoding="utf-8")
+        draft.write_text(page, encoding="utf-8", errors="backslashreplace")
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)

@@ -21,6 +21,8 @@ from rich.progress import (
 )
 from rich.table import Column
 
+from undrift.core.log import printable
+
 Tick = Callable[[int, dict[str, Any] | None], None]
 
 
@@ -48,7 +50,7 @@ def hidden() -> Iterator[None]:
 
 
 def _shows_bars() -> bool:
-    return sys.stderr.isatty() and not _hidden.get()
+    return sys.stderr is not None and not sys.stderr.closed and sys.stderr.isatty() and not _hidden.get()
 
 
 @contextmanager
@@ -58,7 +60,7 @@ def overall_bar(label: str, rounds: int) -> Iterator[None]:
         yield
         return
     with _display() as progress:
-        token = _overall.set(_Overall(progress, progress.add_task(label, total=rounds, figures="")))
+        token = _overall.set(_Overall(progress, progress.add_task(printable(label), total=rounds, figures="")))
         try:
             yield
         finally:
@@ -73,7 +75,7 @@ def progress_bar(label: str, rounds: int, runs: int = 1) -> Iterator[Tick]:
         yield lambda done, row: None
         return
     with _display() if overall is None else nullcontext(overall.progress) as progress:
-        bar, before = progress.add_task(label, total=rounds, figures=""), 0
+        bar, before = progress.add_task(printable(label), total=rounds, figures=""), 0
 
         def tick(done: int, row: dict[str, Any] | None) -> None:
             nonlocal before
@@ -94,7 +96,7 @@ def progress_bar(label: str, rounds: int, runs: int = 1) -> Iterator[Tick]:
 
 def _display() -> Progress:
     return Progress(
-        TextColumn("[bold]{task.description}"),
+        TextColumn("{task.description}", style="bold", markup=False),
         BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=8)),
         MofNCompleteColumn(),
         TextColumn("{task.fields[figures]}"),
@@ -104,5 +106,6 @@ def _display() -> Progress:
         TimeRemainingColumn(),
         console=Console(stderr=True),
         expand=True,
-        redirect_stdout=sys.stdout.isatty(),  # what is redirected to a file must not appear on the terminal
+        # What is redirected to a file must not appear on the terminal.
+        redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
     )

@@ -342,7 +342,7 @@ def _first_to_explode(largest: Tensor) -> Tensor:
     everybody = torch.ones_like(largest[0], dtype=torch.bool)
     huge = everybody
     for phase in largest:
-        wrong = ~phase.isfinite()
+        wrong: Tensor = ~phase.isfinite()
         if bool(wrong.any()):
             return wrong & huge if bool((wrong & huge).any()) else wrong
         dwarfing = phase * _OVERWHELMING > phase.max()
@@ -354,7 +354,8 @@ def _first_to_explode(largest: Tensor) -> Tensor:
 def _largest(nest: Nest, clients: int) -> Tensor:
     """The largest absolute value of what belongs to each client, infinite if it has none [n]."""
     rows = [leaf.reshape(clients, -1).abs().amax(1).double().cpu() for leaf in _floats(nest)]
-    return torch.stack([torch.zeros(clients, dtype=torch.float64), *rows]).nan_to_num(nan=torch.inf, posinf=torch.inf).amax(0)
+    found = torch.stack([torch.zeros(clients, dtype=torch.float64), *rows]).amax(0)
+    return torch.where(found.isnan(), torch.inf, found)
 
 
 def _sent(mail: Mail, clients: int) -> int:
