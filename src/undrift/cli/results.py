@@ -131,8 +131,8 @@ def _figures(run: Run) -> dict[str, Any]:
         "bytes_up": int(history["bytes_up"].sum()),
         "seconds": float(history["seconds"].sum()),
         "diverged": bool(history["diverged"].any()),
-        "engine": run.environment["engine"],
-        "engine_reason": run.environment["engine_reason"],
+        "engine": run.environment.get("engine"),
+        "engine_reason": run.environment.get("engine_reason"),
     }
 
 
