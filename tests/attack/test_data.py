@@ -332,7 +332,10 @@ def test_tables_with_other_cells(rng: Random, tmp_path: Path, home: Path) -> Non
     if kind == 4:
         table = pa.Table.from_arrays([*table.columns, table.column(column)], [*table.column_names, column])
     (file,) = [f for f in (tmp_path / "good").rglob("*.parquet") if split in f.stem or name == "shakespeare"]
-    pq.write_table(table, file)
+    try:
+        pq.write_table(table, file)
+    except pa.ArrowException:  # likewise
+        return
     opened = Image.open
 
     def watched(source: Any, *rest: Any, **options: Any) -> Any:
@@ -380,7 +383,7 @@ def test_pixels_beyond_bytes(mode: str) -> None:
 # The cache
 
 
-@attack(short=25, long=1000)
+@attack(short=25, long=600)
 def test_damaged_cache(rng: Random, tmp_path: Path, home: Path) -> None:
     name = rng.choice(["mnist", "shakespeare"])
     ud.data.get(name, hub_files.write_all(name, tmp_path / "good", 6))
