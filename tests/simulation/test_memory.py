@@ -1,0 +1,28 @@
+"""Peak memory of large models: so many models for each worker, and the clients' states and replies, once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks/memory.py"
+WORKERS, CLIENTS = 2, 10
+linux = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
+
+
+@linux
+@pytest.mark.parametrize(
+    ("algorithm", "states", "replies", "server"),
+    [
+        ("fedavg", 0, 1, 8),
+        ("scaffold", 2, 2, 16),  # states before and after a round, which is undone if it diverges
+    ],
+)
+def test_peak(algorithm: str, states: int, replies: int, server: int) -> None:
+    command = [sys.executable, str(BENCHMARK), "--one", "--parameters", "8e6", "--algorithm", algorithm]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert found["models"] < 4 * WORKERS + (states + replies) * CLIENTS + server
