@@ -195,6 +195,12 @@ def test_one_by_one(name: str, rng: Random, tmp_path: Path) -> None:
         agree(chosen, simulate(odd, "sequential", algorithm, module=module), 0)
 
 
+@pytest.mark.attack(short=0, long=1)  # compiling takes its time
+@pytest.mark.parametrize("name", ["assigned buffers", "clipped by .data", "teacher"])
+def test_compiled(name: str, rng: Random) -> None:
+    agree(simulate(ODD[name], "compiled"), simulate(ODD[name], "sequential"), 1e-9)
+
+
 @pytest.mark.attack(short=1, long=3)
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name: str, rng: Random, tmp_path: Path) -> None:
