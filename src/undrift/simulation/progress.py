@@ -50,7 +50,7 @@ def hidden() -> Iterator[None]:
 
 
 def _shows_bars() -> bool:
-    return sys.stderr is not None and not sys.stderr.closed and sys.stderr.isatty() and not _hidden.get()
+    return sys.stderr is not None and sys.stderr.isatty() and not _hidden.get()
 
 
 @contextmanager
