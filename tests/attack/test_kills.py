@@ -49,6 +49,10 @@ def module() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 16), nn.Tanh(), nn.Dropout(0.2), nn.Linear(16, 3))
 
 
+def squared(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return (output - target[:, None]).square().sum(1)
+
+
 def forked(action: Callable[[], object], prepare: Callable[[], object] = lambda: None) -> int:
     """Starts a process that does something and ends; returns its number."""
     child = os.fork()
@@ -165,8 +169,10 @@ def test_a_killed_comparison(rng: Random, tmp_path: Path) -> None:
     settings: dict[str, Any] = options(rng) | {
         "algorithms": rng.sample(ALGORITHMS, rng.choice((1, 2))),
         "seeds": rng.choice((2, 3, [3, 0])),
-        "lr": rng.choice((0.1, [0.1, 0.02], [0.3, 1e18])),  # the last diverges
+        "lr": rng.choice((0.1, [0.1, 0.02])),
     }
+    if rng.random() < 0.25:  # the larger rate diverges
+        settings |= {"algorithms": ["fedavg", "scaffold"], "loss": squared, "lr": [0.01, 1e18]}
 
     def run(out: Path, callbacks: Any = ()) -> ud.Comparison:
         return ud.compare(model=module(), data=split, out=out, callbacks=callbacks, **settings)
@@ -182,7 +188,8 @@ def test_a_killed_comparison(rng: Random, tmp_path: Path) -> None:
 
 
 def without_time(history: pd.DataFrame) -> pd.DataFrame:
-    return history.drop(columns="seconds")
+    """JSON has no infinity: a loss that overflowed is NaN when it is read back."""
+    return history.drop(columns="seconds").replace(np.inf, np.nan)
 
 
 def content(home: Path) -> dict[str, bytes]:
