@@ -188,14 +188,15 @@ def _problem(objects: Objects, options: Options, like: Setup | None) -> _Problem
         normalise=data.normalise,
         half=options.precision == "bf16",
     )
-    find_precision(options.precision, device, learner.dtype)  # refuses what the device or the model has not
-    check_fit(learner, module, data, test)
+    with arithmetic(find_precision(options.precision, device, learner.dtype)):  # calls are compared with each other
+        check_fit(learner, module, data, test)
+        augment = find_augmentation(objects.augment, learner, data)
     return _Problem(
         data,
         None if test is None else (test[0].to(device), test[1].to(device)),
         learner=learner,
         table=_table(data, device, like),
-        augment=find_augmentation(objects.augment, learner, data),
+        augment=augment,
     )
 
 
