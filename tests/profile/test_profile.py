@@ -423,7 +423,7 @@ def test_a_run_that_reaches_its_target_first(undrift: Undrift) -> None:
 
 
 def test_divergence_is_reported_as_without_a_profile(undrift: Undrift) -> None:
-    diverging = ("--set", "local.lr=3e38", "--set", "local.epochs=9")
+    diverging = ("--set", "local.lr=1e18", "--set", "local.weight_decay=1", "--set", "local.epochs=9")
     result = undrift("run", "-a", "fedavg", *QUICK, *diverging, "--profile", "--out", "x")
     assert result.exit_code == FAILED
     assert "No profile" in result.stdout

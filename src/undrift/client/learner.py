@@ -337,7 +337,7 @@ class Learner:
 
     def _own(self, module: nn.Module) -> None:
         torch_private.uncompiled(module)
-        self.module = module
+        self.module = module.train()  # as its own `train` defines it, whatever state it comes in
         self._slots = torch_private.tensor_slots(module)
         self._recurrent = [m for m in module.modules() if isinstance(m, nn.RNNBase)]
         self._replicas = []

@@ -115,21 +115,26 @@ class _Watch:
 
     @contextmanager
     def calls(self, given: Tree, x: Tensor) -> Iterator[None]:
+        here: set[int] = set()  # an address of this call may have been that of something else in an earlier one
+
         def see(read: list[Tensor], written: list[Tensor]) -> None:
             self._read |= {_storage(t) for t in read}
-            self._written |= {_storage(t) for t in written}
+            here.update(_storage(t) for t in written)
 
         before, values, places = x.clone(), _clones(given), {k: _storage(t) for k, t in given.items()}
         with torch_private.operations(see):
             yield
-        self.input_changed |= self.wrote(x) or x.requires_grad or not _same(x, before)
+        here.discard(0)
+        self._written |= here
+        self.input_changed |= _storage(x) in here or x.requires_grad or not _same(x, before)
         for name, tensor in given.items():
             # `tensor.data = other` is no operation; nor is what NumPy writes.
-            if self.wrote(tensor) or _storage(tensor) != places[name] or not _same(tensor, values[name]):
+            if _storage(tensor) in here or _storage(tensor) != places[name] or not _same(tensor, values[name]):
                 self.changed.add(name)
 
     def wrote(self, tensor: Tensor) -> bool:
-        return _storage(tensor) in self._written - {0}
+        """Whether a tensor that was there all the time was written to."""
+        return _storage(tensor) in self._written
 
     def foreign(self, names: set[str]) -> str:
         """The name of a tensor that was used elsewhere; empty if there is none among `names`."""

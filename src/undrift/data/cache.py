@@ -109,14 +109,23 @@ def present(name: str) -> bool:
 
 def arrays(name: str) -> dict[str, Array]:
     """All arrays of a data set, memory-mapped copy-on-write: the files never change."""
-    found = manifest(name)
+    before, found = _version(name), manifest(name)
     assert found is not None
     try:
         return {part: _mapped(name, part, facts) for part, facts in found["arrays"].items()}
     except ValueError:
-        if manifest(name) == found:
+        if _version(name) == before:
             raise
         return arrays(name)  # it was imported again meanwhile
+
+
+def _version(name: str) -> tuple[int, int] | None:
+    """Differs between two imports, even of the same files; None while the data set is being replaced."""
+    try:
+        state = (home() / name / "manifest.json").stat()
+    except OSError:
+        return None
+    return state.st_ino, state.st_mtime_ns
 
 
 def intact(name: str) -> bool:
