@@ -16,6 +16,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--attack-seed", default="0", help="of the random cases of attacks (default 0)")
 
 
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    yield
+    torch.set_num_threads(1)  # a test that pretends to have more may leave them, and slow down all others
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_process_left_running() -> Iterator[None]:
     try:

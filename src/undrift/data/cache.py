@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 
 from undrift.data.foreign import first_line, read_npy
 
@@ -63,8 +64,9 @@ class Draft:
 def writing(name: str, facts: dict[str, Any]) -> Iterator[Draft]:
     """A draft that becomes the data set `name` when the block succeeds, and is deleted when it fails."""
     home().mkdir(parents=True, exist_ok=True)
-    _bring_back(name)
-    _remove_leftovers(name)
+    with _alone(name):
+        _bring_back(name)
+        _remove_leftovers(name)
     path = _temporary(name)
     path.mkdir()
     try:
@@ -77,13 +79,34 @@ def writing(name: str, facts: dict[str, Any]) -> Iterator[Draft]:
         (path / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
         for file in path.iterdir():
             _sync(file)
-        _install(path, name)
+        with _alone(name):
+            _install(path, name)
     finally:
         shutil.rmtree(path, ignore_errors=True)
 
 
+@contextmanager
+def _alone(name: str) -> Iterator[None]:
+    """Meanwhile, nobody else replaces a data set, or opens its files; the system ends that when a process is killed."""
+    lock = FileLock(home() / f".{name}.lock", thread_local=False)
+    try:
+        lock.acquire()
+    except OSError:  # no cache yet, or a read-only one, in which nothing is replaced
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def manifest(name: str) -> dict[str, Any] | None:
     """The manifest of a data set; None if it is not in the cache, or was written by an incompatible version."""
+    with _alone(name):
+        return _read_manifest(name)
+
+
+def _read_manifest(name: str) -> dict[str, Any] | None:
     _bring_back(name)
     file = home() / name / "manifest.json"
     try:
@@ -109,34 +132,23 @@ def present(name: str) -> bool:
 
 def arrays(name: str) -> dict[str, Array]:
     """All arrays of a data set, memory-mapped copy-on-write: the files never change."""
-    before, found = _version(name), manifest(name)
-    assert found is not None
-    try:
+    with _alone(name):
+        found = _read_manifest(name)
+        assert found is not None
         return {part: _mapped(name, part, facts) for part, facts in found["arrays"].items()}
-    except ValueError:
-        if _version(name) == before:
-            raise
-        return arrays(name)  # it was imported again meanwhile
-
-
-def _version(name: str) -> tuple[int, int] | None:
-    """Differs between two imports, even of the same files; None while the data set is being replaced."""
-    try:
-        state = (home() / name / "manifest.json").stat()
-    except OSError:
-        return None
-    return state.st_ino, state.st_mtime_ns
 
 
 def intact(name: str) -> bool:
     """Whether a data set is in the cache and all its checksums are right."""
-    if not present(name):
+    try:
+        with _alone(name):
+            found = _read_manifest(name)
+            return found is not None and all(
+                (file := home() / name / f"{part}.npy").is_file() and sha256(file) == facts["sha256"]
+                for part, facts in found["arrays"].items()
+            )
+    except ValueError:
         return False
-    found = manifest(name) or {}
-    return all(
-        (file := home() / name / f"{part}.npy").is_file() and sha256(file) == facts["sha256"]
-        for part, facts in found["arrays"].items()
-    )
 
 
 def _mapped(name: str, part: str, facts: Mapping[str, Any]) -> Array:
@@ -215,7 +227,7 @@ def _bring_back(name: str) -> None:
     if (home() / name).exists():
         return
     for old in sorted(home().glob(f".{name}.old.*"), key=lambda path: path.stat().st_mtime):
-        with suppress(OSError):  # another process does the same, or is still importing
+        with suppress(OSError):  # a read-only cache
             os.replace(old, home() / name)
 
 
