@@ -1,4 +1,4 @@
-"""Peak memory of large models: so many models for each worker, and the clients' states and replies, once."""
+"""Peak memory of large models: so many models for each worker, the clients' replies, and their states twice."""
 
 from __future__ import annotations
 

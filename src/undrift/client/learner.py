@@ -103,7 +103,9 @@ class Learner:
             for k, p in module.named_parameters()
             if (hooks := torch_private.gradient_hooks(p)) and k in trained
         }
-        self.heed(SideEffects(changed=self.layout.names, moving=frozen, changes_input=True))  # until more is known
+        self.set_effects(
+            SideEffects(changed=self.layout.names, moving=frozen, changes_input=True)
+        )  # until more is known
         self.dtype = next(iter(self.parameters.values())).dtype
         self.device = torch.device(device)
         self.normalise: tuple[Tensor, Tensor] | None = None  # mean and deviation of inputs, per channel [C, 1, 1]
@@ -207,7 +209,7 @@ class Learner:
         with torch.enable_grad(), self.evaluation_draws(0):
             return self._call(params | {k: b.clone() for k, b in self.buffers.items()}, x.clone())
 
-    def heed(self, effects: SideEffects) -> None:
+    def set_effects(self, effects: SideEffects) -> None:
         """From now on, take care of these side effects."""
         self.effects = effects
         moving = {k: p.detach() for k, p in self._template.named_parameters() if k in effects.moving}

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from undrift.client.learner import Batch, Learner, SideEffects
 from undrift.client.module_copy import is_averaged, named_tensors
 from undrift.core import torch_private
-from undrift.core.check import first_line
+from undrift.core.check import one_line
 from undrift.core.random import Key
 from undrift.core.tree import Tree
 
@@ -44,7 +44,7 @@ def examine(learner: Learner, module: nn.Module, samples: Samples, others: Sampl
     `samples` and `others` are a few samples each.
     """
     watch = _Watch(learner, module)
-    first = _careless(learner)
+    first = _unprotected(learner)
     replaced = learner.parameters | learner.buffers
     constants = {name: t for name, t in named_tensors(first.module) if name not in replaced}
     trial = _tried(first, learner.parameters, samples, watch)
@@ -56,7 +56,7 @@ def examine(learner: Learner, module: nn.Module, samples: Samples, others: Sampl
             f"the model uses {used!r} other than under its name, such as by a list, a closure or a hook that refers to "
             "it; it would not be trained there"
         )
-    second = _careless(learner)
+    second = _unprotected(learner)
     elsewhere = {k: 0.9 * p for k, p in learner.parameters.items()}
     _tried(second, elsewhere, others, None)
     _check_memory(trial, _tried(second, learner.parameters, samples, None))
@@ -70,14 +70,14 @@ def examine(learner: Learner, module: nn.Module, samples: Samples, others: Sampl
 
 def _tried(learner: Learner, params: Tree, samples: Samples, watch: _Watch | None) -> _Trial:
     given = {k: p.clone().requires_grad_() for k, p in params.items()} | _clones(learner.buffers)
-    with _users_code("fails in training mode"), torch.random.fork_rng(devices=[]):
+    with one_line("the model fails in training mode"), torch.random.fork_rng(devices=[]):
         batch = _batch(learner, samples)
         with torch.enable_grad(), _watching(watch, given, batch.x):
             values = learner.values(given, batch).detach()
     after = {k: learner.tensor(k, given[k]) for k in learner.buffers}
     assigned = [k for k, tensor in given.items() if learner.tensor(k, tensor) is not tensor]
     fixed, buffers = _clones(params), _clones(learner.buffers)
-    with _users_code("fails in evaluation mode"), torch.random.fork_rng(devices=[]):
+    with one_line("the model fails in evaluation mode"), torch.random.fork_rng(devices=[]):
         x = learner.prepare(samples[0]).clone()
         with _watching(watch, fixed | buffers, x):
             outputs = learner.outputs(fixed, buffers, x)
@@ -90,7 +90,7 @@ def _batch(learner: Learner, samples: Samples) -> Batch:
     return Batch(x, samples[1].clone(), None, key=key, step=0, buffers={})
 
 
-def _careless(learner: Learner) -> Learner:
+def _unprotected(learner: Learner) -> Learner:
     """The same learner with a module that was never called, whose side effects reach what it is given."""
     other = learner.copied()
     other.effects = SideEffects()
@@ -278,10 +278,10 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 def _sparse_gradients(learner: Learner, samples: Samples) -> tuple[str, ...]:
     """Names of parameters with sparse gradients; refuses what cannot be differentiated."""
-    used = _careless(learner)
+    used = _unprotected(learner)
     points = {k: p.clone().requires_grad_() for k, p in learner.parameters.items()}
     # As in training, parameters that the module writes to are copies of those that gradients are taken for.
-    with _users_code("cannot be differentiated"), torch.random.fork_rng(devices=[]), torch.enable_grad():
+    with one_line("the model cannot be differentiated"), torch.random.fork_rng(devices=[]), torch.enable_grad():
         loss = used.values(points | _clones(learner.buffers), _batch(learner, samples)).mean()
         if not loss.requires_grad:
             return ()
@@ -307,12 +307,3 @@ def _calls(module: nn.Module) -> Iterator[list[str]]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-@contextmanager
-def _users_code(what: str) -> Iterator[None]:
-    """Whatever goes wrong in the user's code, in one line."""
-    try:
-        yield
-    except Exception as error:
-        raise ValueError(f"the model {what}: {first_line(error)}") from error

@@ -9,8 +9,8 @@ import numbers
 import os
 import reprlib
 import sys
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -151,6 +151,15 @@ def interval(low: float, high: float, *, open_low: bool = False, open_high: bool
 
 
 _LONGEST = 200  # characters; PyTorch's messages can be pages
+
+
+@contextmanager
+def one_line(what: str) -> Iterator[None]:
+    """Whatever goes wrong in a user's code meanwhile becomes a ValueError of one line that begins with `what`."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"{what}: {first_line(error)}") from error
 
 
 def first_line(error: BaseException) -> str:

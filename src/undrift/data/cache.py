@@ -10,7 +10,6 @@ An older one is moved away first, to a name from which it comes back if the impo
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -26,6 +25,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
+from undrift.core.files import sha256, sync
 from undrift.data.foreign import first_line, read_npy
 
 Array = np.ndarray[Any, Any]
@@ -64,7 +64,7 @@ class Draft:
 def writing(name: str, facts: dict[str, Any]) -> Iterator[Draft]:
     """A draft that becomes the data set `name` when the block succeeds, and is deleted when it fails."""
     home().mkdir(parents=True, exist_ok=True)
-    with _alone(name):
+    with _locked(name):
         _bring_back(name)
         _remove_leftovers(name)
     path = _temporary(name)
@@ -78,15 +78,15 @@ def writing(name: str, facts: dict[str, Any]) -> Iterator[Draft]:
         manifest = {"format": _FORMAT, "name": name, **facts, "arrays": arrays}
         (path / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
         for file in path.iterdir():
-            _sync(file)
-        with _alone(name):
+            sync(file)
+        with _locked(name):
             _install(path, name)
     finally:
         shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager
-def _alone(name: str) -> Iterator[None]:
+def _locked(name: str) -> Iterator[None]:
     """Meanwhile, nobody else replaces a data set, or opens its files; the system ends that when a process is killed."""
     lock = FileLock(home() / f".{name}.lock", thread_local=False)
     try:
@@ -102,7 +102,7 @@ def _alone(name: str) -> Iterator[None]:
 
 def manifest(name: str) -> dict[str, Any] | None:
     """The manifest of a data set; None if it is not in the cache, or was written by an incompatible version."""
-    with _alone(name):
+    with _locked(name):
         return _read_manifest(name)
 
 
@@ -132,7 +132,7 @@ def present(name: str) -> bool:
 
 def arrays(name: str) -> dict[str, Array]:
     """All arrays of a data set, memory-mapped copy-on-write: the files never change."""
-    with _alone(name):
+    with _locked(name):
         found = _read_manifest(name)
         assert found is not None
         return {part: _mapped(name, part, facts) for part, facts in found["arrays"].items()}
@@ -141,7 +141,7 @@ def arrays(name: str) -> dict[str, Array]:
 def intact(name: str) -> bool:
     """Whether a data set is in the cache and all its checksums are right."""
     try:
-        with _alone(name):
+        with _locked(name):
             found = _read_manifest(name)
             return found is not None and all(
                 (file := home() / name / f"{part}.npy").is_file() and sha256(file) == facts["sha256"]
@@ -193,11 +193,6 @@ def _problem(arrays: Any) -> str:
     return ""
 
 
-def sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def _describe(file: Path) -> dict[str, Any]:
     values = read_npy(file)
     return {"shape": list(values.shape), "dtype": str(values.dtype), "sha256": sha256(file)}
@@ -219,7 +214,7 @@ def _install(draft: Path, name: str) -> None:
                 raise
     for old in moved:
         shutil.rmtree(old, ignore_errors=True)
-    _sync(target.parent)
+    sync(target.parent)
 
 
 def _bring_back(name: str) -> None:
@@ -241,11 +236,3 @@ def _remove_leftovers(name: str) -> None:
         with suppress(FileNotFoundError):  # its own import has removed it
             if time.time() - leftover.stat().st_mtime > _ABANDONED:
                 shutil.rmtree(leftover, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -48,7 +48,7 @@ def check_fit(learner: Learner, module: nn.Module, data: FederatedData, test: Sa
         learner.listen(torch.cat([given[0]] * 2), _try(trying, given, check_classes))
         count = min(4, len(data.x))
         few, others = _few(data, slice(count), learner), _few(data, slice(-count, None), learner)
-        learner.heed(examine(learner, module, few, others))
+        learner.set_effects(examine(learner, module, few, others))
 
 
 def _few(data: FederatedData, part: slice, learner: Learner) -> Samples:
@@ -113,12 +113,12 @@ def _evaluate(learner: Learner, watch: Watch, given: Samples, check_classes: Cal
     x, y = (part.clone() for part in given)
     listener = Listener(learner.evaluation_key, 0, Stream.EVALUATION)
     params = {k: v.clone() for k, v in learner.parameters.items()}
-    with watch("the model in evaluation mode"), _refusing(_not_accepted(x)), listener:
+    with watch("the model in evaluation mode"), check.one_line(_not_accepted(x)), listener:
         output = learner.outputs(params, learner.buffers, x)
     _check_output(output, len(x), "")
     check_classes(output)
     before = output.clone()
-    with watch("the loss"), _refusing(_not_fitting(output, y)), listener, torch.no_grad():
+    with watch("the loss"), check.one_line(_not_fitting(output, y)), listener, torch.no_grad():
         values = learner.sample_loss(output, y)
     _check_values(values, len(x))
     _check_calls(listener)
@@ -130,11 +130,11 @@ def _train(learner: Learner, watch: Watch, given: Samples) -> _Pass:
     listener = Listener(Key(0, 1, torch.tensor(0, device=learner.device)), 0)
     points = {k: v.clone().requires_grad_() for k, v in learner.parameters.items()}
     with torch.enable_grad():
-        with watch("the model"), _refusing(f"{_not_accepted(x)} in training mode"), listener:
+        with watch("the model"), check.one_line(f"{_not_accepted(x)} in training mode"), listener:
             output = learner.training_output(points, x)
         _check_output(output, len(x), "in training mode ")
         before = output.detach().clone()
-        with watch("the loss"), _refusing(_not_fitting(output, y)), listener:
+        with watch("the loss"), check.one_line(_not_fitting(output, y)), listener:
             values = learner.sample_loss(output, y)
     _check_values(values, len(x))
     _check_calls(listener)
@@ -142,7 +142,7 @@ def _train(learner: Learner, watch: Watch, given: Samples) -> _Pass:
         raise ValueError("the loss writes into the outputs or targets that it is given; let it copy them before")
     _check_attached(output, values)
     remedy = "draw in the forward pass, without checkpointing"
-    with watch("the backward pass", remedy), _refusing("the loss cannot be differentiated"):
+    with watch("the backward pass", remedy), check.one_line("the loss cannot be differentiated"):
         slopes = torch.autograd.grad(values.sum(), list(points.values()), allow_unused=True)
     gradient = [slope.detach() for slope in slopes if slope is not None]
     if not gradient:
@@ -155,7 +155,7 @@ def _train(learner: Learner, watch: Watch, given: Samples) -> _Pass:
 
 def _augment(augment: Augment, watch: Watch, given: Tensor, key: Key) -> _Pass:
     x, listener = given.clone(), Listener(key, 0, Stream.OWN_AUGMENT)
-    with watch("augment"), _refusing(f"augment does not fit samples of shape {tuple(x.shape[1:])}"), listener:
+    with watch("augment"), check.one_line(f"augment does not fit samples of shape {tuple(x.shape[1:])}"), listener:
         after = augment(x, key, 0)
     if not isinstance(after, Tensor) or after.shape != given.shape:
         raise ValueError(f"augment must keep the shape of samples, {tuple(given.shape)}, got {_shape(after)}")
@@ -255,22 +255,13 @@ def find_aggregate(aggregate: Any, learner: Learner) -> Aggregate:
     found = aggregation.find(aggregate)
     if not isinstance(aggregate, str):
         updates = {name: value.expand(2, *value.shape) for name, value in learner.parameters.items()}
-        with _refusing("aggregate must be a function of (updates, weights)"), torch.no_grad():
+        with check.one_line("aggregate must be a function of (updates, weights)"), torch.no_grad():
             after: Any = found(updates, torch.full((2,), 0.5, dtype=learner.dtype, device=learner.device))
         if not isinstance(after, dict) or {k: _shape(v) for k, v in after.items()} != {
             k: tuple(v.shape) for k, v in learner.parameters.items()
         }:
             raise ValueError("aggregate must return one update, a tensor for every name, of the shape of a client's")
     return found
-
-
-@contextmanager
-def _refusing(what: str) -> Iterator[None]:
-    """What goes wrong in the user's code, in one line."""
-    try:
-        yield
-    except Exception as error:
-        raise ValueError(f"{what}: {check.first_line(error)}") from error
 
 
 def _not_accepted(x: Tensor) -> str:

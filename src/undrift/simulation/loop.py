@@ -46,7 +46,7 @@ def train(runs: Sequence[Run], callbacks: Sequence[Callback], on_divergence: str
         _watched(runs, callbacks),
     ):
         for run in runs:
-            run.settle()
+            run.prepare_directory()
         tick(min(run.rounds for run in runs), None)
         for done, row in rounds(runs, callbacks, on_divergence):
             tick(done, row)

@@ -321,7 +321,7 @@ class Run:
         self._rows, self.ended = found.rows, found.checkpoint.ended
         self._checkpoint = found.checkpoint.path
 
-    def settle(self) -> None:
+    def prepare_directory(self) -> None:
         """Put the run directory in order before the first round: what comes after the checkpoint is dropped."""
         if self._directory is None or self._found is None:
             return

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from undrift.core import tree
+from undrift.core.files import sha256, sync
 from undrift.core.tree import Tree
 from undrift.protocol import State
 from undrift.storage import files
@@ -51,7 +52,7 @@ class Checkpoint:
             raise DamageError(f"{self.path / name} is {'not in the manifest' if name in there else 'missing'}")
         for name, digest in self.states.items():
             try:
-                found = files.digest_of_file(self.path / name)
+                found = sha256(self.path / name)
             except OSError as error:
                 raise DamageError(f"{self.path / name} cannot be read: {error.strerror or error}") from None
             if found != digest:
@@ -115,14 +116,14 @@ def write(path: Path, parts: Iterable[State], rows: Path, manifest: dict[str, An
         for number, part in enumerate(parts):
             file = draft / (f"state-{number}.safetensors" if number else "state.safetensors")
             save_file(_separate(tree.flatten(part)), file)
-            files.sync(file)
-            states[file.name] = files.digest_of_file(file)
+            sync(file)
+            states[file.name] = sha256(file)
         files.write_json(draft / _MANIFEST, manifest | {"states": states})
-        files.sync(draft)
-        files.sync(rows)  # a checkpoint is useless without the rows before it
+        sync(draft)
+        sync(rows)  # a checkpoint is useless without the rows before it
         remove(path)
         os.replace(draft, path)
-        files.sync(home)
+        sync(home)
     except (OSError, SafetensorError) as error:
         raise OSError(f"the checkpoint of round {manifest['round']} cannot be written to {home}: {error}") from error
     finally:
