@@ -6,6 +6,7 @@ import gc
 import os
 import resource
 import sys
+import tempfile
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -249,6 +250,39 @@ class TestRuns:
             assert other.environment["states"] == {"no": "on disk", "little": "in memory, on disk"}[memory]
             assert other.states.endswith("on disk")
             assert_same(other, run)
+
+    @pytest.mark.parametrize("algorithm", ["scaffold", "fedbn", "feddc", "fedpmvr"])
+    @pytest.mark.parametrize("disk", ["writable", "read-only"])
+    def test_large_new_states_wait_on_disk(self, algorithm: str, disk: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        run = self.begin(algorithm, engine="sequential")
+        made: list[Any] = []
+        real = tempfile.TemporaryFile
+
+        def file(**options: Any) -> Any:
+            made.append(None)
+            if disk == "read-only":
+                raise PermissionError(13, "Permission denied")
+            return real(**options)
+
+        monkeypatch.setattr(arena.tempfile, "TemporaryFile", file)
+        with memory_for(1 << 30, together=1):
+            other = self.begin(algorithm, engine="sequential")
+        assert other.environment["states"] == "in memory"
+        assert len(made) >= other.rounds
+        assert_same(other, run)
+
+    def test_large_new_states_of_a_round_that_diverges_are_dropped(self) -> None:
+        def diverges() -> ud.DivergenceError:
+            with pytest.raises(ud.DivergenceError) as caught:
+                self.begin("feddc", engine="sequential", rounds=40, lr=1e10)
+            return caught.value
+
+        expected = diverges()
+        with memory_for(1 << 30, together=1):
+            found = diverges()
+        assert (found.round, found.clients) == (expected.round, expected.clients)
+        assert found.round > 1
+        assert_same(found.run, expected.run)
 
     @pytest.mark.parametrize(("before", "after"), [("disk", "disk"), ("disk", "memory"), ("memory", "disk")])
     def test_resumed(self, whole: tuple[str, ud.Run, int], before: str, after: str, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # options of mallopt(3)
+_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8  # options of mallopt(3)
 _NEVER = (1 << 31) - 1
 _DEFAULT_MMAP_MAX = 65536
 _ADAPTED_TRIM_THRESHOLD = 64 << 20  # bytes: what glibc's own adaptation reaches after large blocks have been freed
@@ -36,6 +36,12 @@ def keep_freed_memory() -> Iterator[None]:
         libc.mallopt(_MMAP_MAX, _DEFAULT_MMAP_MAX)
         libc.mallopt(_TRIM_THRESHOLD, _ADAPTED_TRIM_THRESHOLD)
         libc.malloc_trim(0)
+
+
+def share_freed_memory() -> None:
+    """From now on, new threads allocate from the pool of the main thread, so that what one frees, others can use."""
+    if (libc := _glibc()) is not None:
+        libc.mallopt(_ARENA_MAX, 1)
 
 
 def return_freed_memory() -> None:

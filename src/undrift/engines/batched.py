@@ -29,6 +29,7 @@ from undrift.engines.work import (
     ClientPart,
     Ints,
     Outcome,
+    Stacked,
     States,
     Work,
     make_task,
@@ -86,11 +87,11 @@ class Batched:
                 given = _inputs(work, members, plan)
                 given |= {"mail": tree.row(mail.each, members), "state": states.read(members)}
                 answers.append(_answer_together(phase, mail.shared, _Block(work, shape), given))
-            joined = [tree.concat(list(parts)) for parts in zip(*answers, strict=True)]
-            if work.order is None:
-                return Outcome(*joined)
-            restore = work.order.argsort()
-            return Outcome(*(tree.row(part, restore) for part in joined))
+            replies, after, reports = (tree.concat(list(parts)) for parts in zip(*answers, strict=True))
+            if work.order is not None:
+                restore = work.order.argsort()
+                replies, after, reports = (tree.row(part, restore) for part in (replies, after, reports))
+            return Outcome(replies, Stacked(after), reports)
 
     def spread(self, task: Callable[[int, Learner], None], count: int, learner: Learner) -> None:
         one_by_one(task, count, learner)

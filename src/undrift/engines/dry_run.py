@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from undrift.core import tree
 from undrift.core.check import first_line
 from undrift.core.random import Key
 from undrift.engines.determinism import arithmetic
-from undrift.engines.work import Engine, Stacked, Work
+from undrift.engines.work import Engine, Stacked, States, Work
 from undrift.engines.workload import Workload
 from undrift.protocol import Cohort
 
@@ -64,9 +63,9 @@ def _two_steps(engine: Engine, workload: Workload) -> None:
     server = method.server(learner.parameters, learner.buffers)
     if ledger := method.ledger(learner.parameters):
         server |= {"ledger": tree.repeat(ledger, 2)}
-    states: Any = tree.repeat(method.client(learner.parameters, learner.buffers), 2)
+    states: States = Stacked(tree.repeat(method.client(learner.parameters, learner.buffers), 2))
     for phase in method.phases:
-        replies, states, _ = engine.run(phase, phase.ask(server, cohort), Stacked(states), work)
+        replies, states, _ = engine.run(phase, phase.ask(server, cohort), states, work)
         if phase is not method.phases[-1]:
             server = phase.hear(server, replies, cohort)
 

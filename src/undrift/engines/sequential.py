@@ -66,7 +66,11 @@ class Sequential:
         return Arrangement(tuple(exact(schedule, block) for block in blocks), None)
 
     def run(self, phase: Phase, mail: Mail, states: States, work: Work) -> Outcome:
-        replies, after, reports = (Rows(len(work.ids)) for _ in range(3))
+        count = len(work.ids)
+        replies, after, reports = Rows(count), states.successor(count), Rows(count)
+        large = tree.nbytes(work.training.learner.parameters) > _LARGE
+        if large:
+            allocation.share_freed_memory()
         for members, shape, plan in work.plans():
             block = _Block(work, plan, torch.arange(len(work.ids))[members].tolist())
 
@@ -81,9 +85,9 @@ class Sequential:
                     reports.put(member, report)
 
             self.spread(answer, shape.clients, work.training.learner, self.cores)
-            if tree.nbytes(work.training.learner.parameters) > _LARGE:
+            if large:
                 allocation.return_freed_memory()
-        return Outcome(replies.nest, after.nest, reports.nest)
+        return Outcome(replies.nest, after.states, reports.nest)
 
     def spread(self, task: Callable[[int, Learner], None], count: int, learner: Learner, cores: int = 1) -> None:
         """Calls ``task(0)``, ``task(1)``, ... ``task(count - 1)``, each with a learner of its own and so many cores."""

@@ -133,11 +133,27 @@ def make_task(work: Work, learner: Learner, client: ClientPart, calculus: Calcul
 
 
 class States(Protocol):
-    """What the clients of a cohort remember, to be read when it is needed."""
+    """What the clients of a cohort remember, to be read when it is needed. Nobody writes to what is read."""
 
     def read(self, members: int | slice | Tensor) -> State:
         """The state of the client at this position of the cohort; of several clients, stacked."""
         ...
+
+    def parts(self) -> Iterator[tuple[slice, State]]:
+        """All of them, stacked, in parts of which memory holds one at a time."""
+        ...
+
+    def successor(self, count: int) -> NewStates:
+        """Room for what these `count` clients will remember after a phase."""
+        ...
+
+
+class NewStates(Protocol):
+    """States that are put one by one, by any thread."""
+
+    def put(self, number: int, nest: State) -> None: ...
+    @property
+    def states(self) -> States: ...  # when all of them are there
 
 
 class Stacked(NamedTuple):
@@ -147,6 +163,12 @@ class Stacked(NamedTuple):
 
     def read(self, members: int | slice | Tensor) -> State:
         return tree.row(self.nest, members)
+
+    def parts(self) -> Iterator[tuple[slice, State]]:
+        yield slice(None), self.nest
+
+    def successor(self, count: int) -> NewStates:
+        return Rows(count)
 
 
 class Rows:
@@ -164,6 +186,10 @@ class Rows:
         tree.map_nest(lambda target, row: target[number].copy_(row), self._nest, nest)
 
     @property
+    def states(self) -> States:
+        return Stacked(self.nest)
+
+    @property
     def nest(self) -> Nest:
         assert self._nest is not None
         return self._nest
@@ -173,7 +199,7 @@ class Outcome(NamedTuple):
     """What the clients answered, stacked in the order of the cohort."""
 
     replies: Message
-    states: State
+    states: States
     reports: dict[str, Tensor]
 
 

@@ -13,8 +13,8 @@ from typing import ClassVar, NamedTuple, Protocol
 from torch import Tensor
 
 from undrift.core import tree
-from undrift.engines import Engine, Stacked, States, Work
-from undrift.protocol import Cohort, Mail, Message, Phase, State
+from undrift.engines import Engine, States, Work
+from undrift.protocol import Cohort, Mail, Message, Phase
 
 
 class Answers(NamedTuple):
@@ -33,7 +33,7 @@ class Channel(Protocol):
     def __init__(self, engine: Engine, phases: Sequence[Phase], work: Work, states: States) -> None: ...
 
     @property
-    def states(self) -> State: ...
+    def states(self) -> States: ...
 
     def exchange(self, phase: int, mails: Sequence[Mail], cohorts: Sequence[Cohort]) -> list[Answers]:
         """One phase of a round: the mail of every server to its own cohort, and what the cohorts answer.
@@ -49,17 +49,12 @@ class LocalChannel:
     replayable: ClassVar[bool] = True
 
     def __init__(self, engine: Engine, phases: Sequence[Phase], work: Work, states: States) -> None:
-        self._states = states
+        self.states = states
         self._engine, self._phases, self._work = engine, phases, work
-
-    @property
-    def states(self) -> State:
-        return self._states.read(slice(None))
 
     def exchange(self, phase: int, mails: Sequence[Mail], cohorts: Sequence[Cohort]) -> list[Answers]:
         mail = _joint(mails, len(cohorts[0].ids))
-        replies, after, reports = self._engine.run(self._phases[phase], mail, self._states, self._work)
-        self._states = Stacked(after)
+        replies, self.states, reports = self._engine.run(self._phases[phase], mail, self.states, self._work)
         if len(cohorts) == 1:
             return [Answers(replies, reports)]
         parts = slices(len(cohorts), len(cohorts[0].ids))

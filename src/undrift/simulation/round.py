@@ -45,7 +45,7 @@ class RoundResult(NamedTuple):
 
     ids: Ids
     server: State
-    clients: State  # of the cohort, stacked [n, ...]
+    clients: States  # of the cohort
     ledger: State  # what the server remembers of the cohort, stacked [n, ...]
     bytes_down: int
     bytes_up: int
@@ -65,7 +65,7 @@ class _Entry(NamedTuple):
 
 class _Exchanged(NamedTuple):
     servers: list[State]
-    clients: State
+    clients: States
     answers: list[list[Answers]]  # of every phase, of every run
     traffic: list[tuple[int, int]]  # bytes down and up, of every run
 
@@ -100,21 +100,26 @@ class RoundRunner:
             if entry is None or number != round:
                 entry = self._enter(round)
             given, states, arrangement = self._inputs(entry, memories), _states(entry, memories), entry.arrangement
+        after: States
         if self._replayer is None:
-            found, traffic = self._tensors(self._exchange(given, states, arrangement, round))
+            exchanged = self._exchange(given, states, arrangement, round)
+            (found, traffic), after = self._tensors(exchanged), exchanged.clients
         else:
 
             def replayed(tensors: Nest) -> tuple[Nest, list[tuple[int, int]]]:
                 states, round = Stacked(tensors["clients"]), tensors["round"][0]
-                return self._tensors(self._exchange(tensors, states, arrangement, round))
+                exchanged = self._exchange(tensors, states, arrangement, round)
+                found, traffic = self._tensors(exchanged)
+                return found | {"clients": exchanged.clients.read(slice(None))}, traffic
 
             with mark(Part.COMPILED if self._first.engine.compiled else Part.REPLAY):
                 key = (arrangement.shapes, arrangement.order is not None)
                 found, traffic = self._replayer(key, replayed, given | {"clients": states.read(slice(None))})
+            after = Stacked(found["clients"])
         if round < self._first.options.rounds:
             with mark(Part.COHORT):
                 self._ahead = round + 1, self._enter(round + 1)  # while the device is busy
-        return self._results(entry, given, states, found, traffic)
+        return self._results(entry, given, states, after, found, traffic)
 
     def _enter(self, round: int) -> _Entry:
         runs = self._experiments
@@ -205,17 +210,24 @@ class RoundRunner:
         )
 
     def _tensors(self, out: _Exchanged) -> tuple[Nest, list[tuple[int, int]]]:
-        """What remains of a round; `finite` says of which runs all numbers are."""
+        """What remains of a round besides states of clients; `finite` says of which runs all numbers are."""
         with mark(Part.AGGREGATION):
             finite = torch.stack([_finite(server) for server in out.servers])
-            for leaf in _floats(out.clients):
-                # A sum takes a tenth of a norm's time; where it overflows, `_culprits` finds that all is well.
-                finite = finite & leaf.reshape(len(finite), -1).sum(1).isfinite()
+            for _, part in out.clients.parts():
+                for leaf in _floats(part):
+                    # A sum takes a tenth of a norm's time; where it overflows, `_culprits` finds that all is well.
+                    finite = finite & leaf.reshape(len(finite), -1).sum(1).isfinite()
         servers = {str(number): server for number, server in enumerate(out.servers)}
-        return {"servers": servers, "clients": out.clients, "losses": out.losses, "finite": finite}, out.traffic
+        return {"servers": servers, "losses": out.losses, "finite": finite}, out.traffic
 
     def _results(
-        self, entry: _Entry, given: Nest, states: States, found: Nest, traffic: list[tuple[int, int]]
+        self,
+        entry: _Entry,
+        given: Nest,
+        states: States,
+        after: States,
+        found: Nest,
+        traffic: list[tuple[int, int]],
     ) -> list[RoundResult]:
         losses = found["losses"]
         means = (losses * given["weights"].view(losses.shape)).sum(1)
@@ -234,7 +246,7 @@ class RoundRunner:
                 RoundResult(
                     ids=ids,
                     server={k: v for k, v in server.items() if k != "ledger"},
-                    clients=found["clients"] if len(entry.ids) == 1 else tree.row(found["clients"], part),
+                    clients=after if len(entry.ids) == 1 else Stacked(after.read(part)),
                     ledger=server.get("ledger", {}),
                     bytes_down=down,
                     bytes_up=up,
@@ -324,10 +336,11 @@ def _culprits(out: _Exchanged) -> Tensor:
     """Who made a number infinite or not a number [runs, n]; nobody in runs whose numbers are all finite."""
     runs, count = out.losses.shape
     wrong = torch.zeros((runs, count), dtype=torch.bool)
+    states = torch.cat([_largest(nest, len(range(runs * count)[part])) for part, nest in out.clients.parts()])
     for number, part in enumerate(slices(runs, count)):
         nests = [{"replies": phase[number].replies, "reports": phase[number].reports} for phase in out.answers]
-        nests[-1]["states"] = tree.row(out.clients, part)
         largest = torch.stack([_largest(nest, count) for nest in nests])  # [phases, n]
+        largest[-1] = torch.maximum(largest[-1], states[part])
         if not bool(_finite(out.servers[number])) or not bool(largest.isfinite().all()):
             wrong[number] = _first_to_explode(largest)
     return wrong

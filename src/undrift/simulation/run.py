@@ -223,7 +223,8 @@ class Run:
 
     def _keep(self, result: RoundResult) -> None:
         self._server = result.server
-        self._states.scatter(result.ids, result.clients)
+        for part, states in result.clients.parts():
+            self._states.scatter(result.ids[part], states)
         self._ledger.scatter(result.ids, result.ledger)
         self._taken_part[result.ids] += 1
         self._note_places()

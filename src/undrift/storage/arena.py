@@ -36,6 +36,10 @@ class Block(Protocol):
     rows: int
 
     def read(self, rows: Ids, like: State) -> State: ...
+    def look(self, row: int) -> State:
+        """One row, possibly where it is stored: to be read before anything is written."""
+        ...
+
     def write(self, rows: Ids, states: State) -> None: ...
 
 
@@ -52,6 +56,13 @@ class Space:
             if fitting > 0:
                 return _InMemory(initial, fitting, device, self.device)
         return _OnDisk(initial, most, self.device, self.home)
+
+    def disk_block(self, initial: State, rows: int) -> Block | None:
+        """A block on disk; None where no file can be made there."""
+        try:
+            return _OnDisk(initial, rows, self.device, self.home)
+        except OSError:
+            return None
 
 
 def available(device: torch.device) -> int:
@@ -82,6 +93,11 @@ class _InMemory:
 
         return tree.map_nest(fetched, like, self._stacked)
 
+    def look(self, row: int) -> State:
+        if self.device == self._training_device:
+            return tree.row(self._stacked, row)
+        return tree.row(self.read(np.array([row]), self._stacked), 0)
+
     def write(self, rows: Ids, states: State) -> None:
         index = to_device(rows, self.device)
         if self.device.type == "cpu":
@@ -110,6 +126,9 @@ class _OnDisk:
         self._transfer(rows, packed, self._file.readinto)
         unpacked = self._unpacked(packed.to(self._training_device, non_blocking=True))
         return tree.map_nest(lambda _, v: v.clone(memory_format=torch.contiguous_format), like, unpacked)
+
+    def look(self, row: int) -> State:
+        return tree.row(self.read(np.array([row]), self._initial), 0)
 
     def write(self, rows: Ids, states: State) -> None:
         packed = torch.zeros(len(rows), self._words, dtype=torch.int64, device=self._training_device)

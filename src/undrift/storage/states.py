@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from undrift.core import tree
+from undrift.engines.work import NewStates, Rows, States
 from undrift.protocol import State
 from undrift.storage.arena import Block, Space, put_rows, to_device
 from undrift.storage.arena import Ids as Ids
@@ -32,6 +34,8 @@ class ClientStates:
         if self._size:
             self._extend(1)
             self._write(np.zeros(1, dtype=np.int64), tree.map_nest(lambda v: v[None], initial))
+            # From here on, names, shapes and dtypes are needed only; row 0 has the values.
+            self.initial = tree.map_nest(lambda v: v.to("meta"), initial)
 
     def __len__(self) -> int:
         """The number of clients that have a state of their own."""
@@ -57,6 +61,23 @@ class ClientStates:
         """States of these clients, stacked [n, ...]."""
         return self._read(self._rows[ids], self.initial)
 
+    def look(self, client: int) -> State:
+        """The state of one client, possibly where it is stored: to be read before anything is written."""
+        (block, _, inside), *_ = self._parts(self._rows[[client]])
+        return block.look(int(inside[0]))
+
+    @property
+    def together(self) -> int:
+        """How many states may be held at a time when many are read."""
+        return max(1, TOGETHER // max(1, self._size))
+
+    def waiting(self, count: int) -> NewStates | None:
+        """Room on disk for so many states, until they are kept; None on a GPU, or where no file can be made."""
+        if self._space.device.type != "cpu":
+            return None
+        block = self._space.disk_block(self.initial, count)
+        return None if block is None else _Waiting(self, block)
+
     def of(self, ids: Ids) -> CohortStates:
         """States of these clients, to be read when they are needed."""
         return CohortStates(self, ids)
@@ -79,9 +100,9 @@ class ClientStates:
     def blocks(self, part: str | None = None) -> Iterator[State]:
         """All states, or a part of each, in blocks: ids of clients, and their states stacked in that order."""
         like = self.initial if part is None else {part: self.initial[part]}
-        together, seen = max(1, TOGETHER // max(1, self._size)), self.seen
-        for start in range(0, len(seen), together):
-            ids = seen[start : start + together]
+        seen = self.seen
+        for start in range(0, len(seen), self.together):
+            ids = seen[start : start + self.together]
             yield {"ids": torch.from_numpy(ids), "states": self._read(self._rows[ids], like)}
 
     def _reserve(self, count: int) -> None:
@@ -141,13 +162,59 @@ class CohortStates:
 
     def __init__(self, states: ClientStates, ids: Ids) -> None:
         self._states, self._ids = states, ids
-        small = len(ids) * tree.nbytes(states.initial) <= TOGETHER
-        self._together = states.gather(ids) if small else None
+        self._together = states.gather(ids) if len(ids) <= states.together else None
 
     def read(self, members: int | slice | Tensor) -> State:
         """The state of the client at this position; of several clients, stacked."""
         if self._together is not None:
             return tree.row(self._together, members)
         if isinstance(members, int):
-            return tree.row(self._states.gather(self._ids[[members]]), 0)
-        return self._states.gather(self._ids[members.cpu().numpy() if isinstance(members, Tensor) else members])
+            return self._states.look(int(self._ids[members]))
+        return self._states.gather(self._ids[_numbers(members)])
+
+    def parts(self) -> Iterator[tuple[slice, State]]:
+        return _parts(self, len(self._ids), self._states.together)
+
+    def successor(self, count: int) -> NewStates:
+        """On disk if there are many, as those before are in memory until the new ones are known to be finite."""
+        waiting = None if self._together is not None else self._states.waiting(count)
+        return Rows(count) if waiting is None else waiting
+
+
+class _Waiting:
+    """States after a phase, on disk."""
+
+    def __init__(self, states: ClientStates, block: Block) -> None:
+        self._states, self._block = states, block
+        self._one_at_a_time = threading.Lock()  # a file has one position
+
+    @property
+    def states(self) -> States:
+        return self
+
+    def put(self, number: int, nest: State) -> None:
+        with self._one_at_a_time:
+            self._block.write(np.array([number]), tree.map_nest(lambda v: v[None], nest))
+
+    def read(self, members: int | slice | Tensor) -> State:
+        with self._one_at_a_time:
+            if isinstance(members, int):
+                return self._block.look(members)
+            return self._block.read(np.arange(self._block.rows)[_numbers(members)], self._states.initial)
+
+    def parts(self) -> Iterator[tuple[slice, State]]:
+        return _parts(self, self._block.rows, self._states.together)
+
+    def successor(self, count: int) -> NewStates:
+        waiting = self._states.waiting(count)
+        return Rows(count) if waiting is None else waiting
+
+
+def _numbers(members: slice | Tensor) -> slice | Ids:
+    return members.cpu().numpy() if isinstance(members, Tensor) else members
+
+
+def _parts(states: States, count: int, together: int) -> Iterator[tuple[slice, State]]:
+    for start in range(0, count, together):
+        part = slice(start, start + together)
+        yield part, states.read(part)
