@@ -80,7 +80,7 @@ def test_labels(rng: Random, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert result.exit_code == 0, result.output
     assert not set(HARMFUL) & set(result.output)
     page = Path("out/report.html").read_text(encoding="utf-8")
-    assert all("<script>" not in page or "<script>a" not in label for label in chosen)
+    assert "<script>a" not in page
     with progress_bar(next(iter(chosen)), 1) as tick:
         tick(1, None)
 

@@ -83,4 +83,4 @@ def test_files_that_lie_are_one_line_and_exit_code_two(here: Path) -> None:
     (here / "cache" / "mnist" / "train_y.npy").write_bytes(b"no array")
     result = CliRunner().invoke(app, ["data", "show", "-d", "mnist", "--partition", "iid"])
     assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
-    assert "train_y.npy is damaged (its checksum is another); get it again with: undrift data get" in result.stderr
+    assert "train_y.npy is damaged (its checksum is not that in manifest.json); get it again with:" in result.stderr

@@ -264,7 +264,7 @@ class TestRuns:
                 raise PermissionError(13, "Permission denied")
             return real(**options)
 
-        monkeypatch.setattr(arena.tempfile, "TemporaryFile", file)
+        monkeypatch.setattr(tempfile, "TemporaryFile", file)
         with memory_for(1 << 30, together=1):
             other = self.begin(algorithm, engine="sequential")
         assert other.environment["states"] == "in memory"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -72,6 +72,12 @@ def _apply(function: type[torch.autograd.Function], *inputs: Any) -> Any:
     return function.apply(*inputs)
 
 
+@classmethod  # type: ignore[misc]
+def _not_skipping(cls: type) -> bool:
+    """For dispatch modes: PyTorch would import its compiler, which takes seconds, in order not to use it."""
+    return False
+
+
 def each_operation(around: Callable[[str, Callable[[], Any]], Any]) -> AbstractContextManager[Any]:
     """Inside, PyTorch's operations are run by ``around(name, operation)``, also those of compiled modules and of
     backward passes; where this version of PyTorch has no such hook, they are run as ever."""
@@ -81,6 +87,8 @@ def each_operation(around: Callable[[str, Callable[[], Any]], Any]) -> AbstractC
         return nullcontext()
 
     class Around(TorchDispatchMode):
+        _should_skip_dynamo = _not_skipping
+
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             return around(func._schema.name.partition("::")[2], lambda: func(*args, **(kwargs or {})))
 
@@ -214,6 +222,8 @@ def operations(see: Callable[[list[Tensor], list[Tensor]], Any]) -> Iterator[Non
         return
 
     class Watch(TorchDispatchMode):
+        _should_skip_dynamo = _not_skipping
+
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             given, kwargs = list(args), kwargs or {}
             written: list[Tensor] = []
@@ -227,6 +237,41 @@ def operations(see: Callable[[list[Tensor], list[Tensor]], Any]) -> Iterator[Non
     watch: Any = Watch
     with watch():
         yield
+
+
+def flops(compute: Callable[[], Any], formulas: Mapping[Any, Callable[..., int]]) -> int:
+    """Floating-point operations of what `compute` does, by PyTorch's formulas and some more.
+
+    `FlopCounterMode` gives the same total, but imports PyTorch's compiler, which takes seconds. Without dispatch modes,
+    nothing is counted.
+    """
+    try:
+        from torch.utils._python_dispatch import TorchDispatchMode
+        from torch.utils.flop_counter import flop_registry, shape_wrapper
+    except ImportError:
+        return 0
+    known = {**flop_registry, **{op: shape_wrapper(formula) for op, formula in formulas.items()}}
+    total = 0
+
+    class Count(TorchDispatchMode):
+        _should_skip_dynamo = _not_skipping
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal total
+            kwargs = kwargs or {}
+            with self:
+                parts = func.decompose(*args, **kwargs)
+            if parts is not NotImplemented:
+                return parts
+            out = func(*args, **kwargs)
+            if func._overloadpacket in known:
+                total += known[func._overloadpacket](*args, **kwargs, out_val=out)
+            return out
+
+    count: Any = Count
+    with count():
+        compute()
+    return total
 
 
 def _tensors(value: Any) -> list[Tensor]:

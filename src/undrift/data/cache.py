@@ -158,12 +158,12 @@ def _mapped(name: str, part: str, facts: Mapping[str, Any]) -> Array:
         if state.st_size <= _VERIFIED:
             known = _sha256_of_state(file, state.st_mtime_ns, state.st_size, state.st_ino)
             if known != facts["sha256"]:
-                raise ValueError("its checksum is another")
+                raise ValueError("its checksum is not that in manifest.json")
         values = read_npy(file)
     except (OSError, ValueError) as error:
         raise ValueError(f"{file} is damaged ({first_line(error)}); {_again(name)}") from error
     if list(values.shape) != facts["shape"] or str(values.dtype) != facts["dtype"]:
-        raise ValueError(f"{file} is not what was imported; {_again(name)}")
+        raise ValueError(f"{file} is not what manifest.json says; {_again(name)}")
     return values
 
 

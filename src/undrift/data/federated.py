@@ -55,7 +55,7 @@ class FederatedData:
         normalise: Scale | None = None,
     ) -> None:
         inputs, targets = tensor("x", x), tensor("y", y)
-        own = [arrays.rows(f"client {i}", rows, len(inputs)) for i, rows in enumerate(_listed("clients", clients))]
+        own = [arrays.rows(f"client {i}", rows, len(inputs)) for i, rows in enumerate(_entries("clients", clients))]
         sizes = np.array([len(rows) for rows in own], dtype=np.int64)
         _refuse_empty(sizes)
         rows = np.concatenate(own)
@@ -139,7 +139,7 @@ class FederatedData:
     @classmethod
     def from_clients(cls, clients: Sequence[Pair], test: Pair | None = None) -> FederatedData:
         """From a list with a pair of arrays (x, y) for every client."""
-        pairs = _listed("data", clients)
+        pairs = [_pair(f"client {i}", pair) for i, pair in enumerate(_entries("data", clients))]
         return cls._joined(pairs, [f"client {i}" for i in range(len(pairs))], test)
 
     @classmethod
@@ -148,8 +148,6 @@ class FederatedData:
         xs: list[Tensor] = []
         ys: list[Tensor] = []
         for pair, name in zip(clients, names, strict=True):
-            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-                raise TypeError(f"data: {name} must be a pair (x, y), got {type(pair).__name__}")
             x, y = tensor(f"{name}: x", pair[0]), tensor(f"{name}: y", pair[1])
             if len(x) != len(y):
                 raise ValueError(f"{name}: x and y must have equally many rows, got shapes {_shape(x)} and {_shape(y)}")
@@ -322,11 +320,17 @@ def _checked_classes(classes: int | None, y: Tensor) -> int | None:
     return int(classes)
 
 
-def _listed(what: str, values: Any) -> list[Any]:
-    """The entries of a list, one per client."""
+def _entries(what: str, values: Any) -> Iterable[Any]:
+    """The entries of a list, one per client, which may be endless: whoever reads them checks one by one."""
     if isinstance(values, (str, bytes, Mapping, Set)) or not isinstance(values, Iterable):
         raise TypeError(f"{what} must be a list with an entry per client, got {type(values).__name__}")
-    return list(values)
+    return values
+
+
+def _pair(name: str, pair: Any) -> Pair:
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise TypeError(f"data: {name} must be a pair (x, y), got {type(pair).__name__}")
+    return pair[0], pair[1]
 
 
 def _refuse_empty(sizes: Ints) -> None:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from undrift.core import check, torch_private, tree
 from undrift.core.log import notice
@@ -196,12 +195,8 @@ def _heavy(workload: Workload) -> str:
         return ""
     if any(torch_private.is_convolution(part) for part in learner.module.modules()):
         return "a convolution"
-    try:
-        with FlopCounterMode(display=False, custom_mapping=_uncounted()) as counter:
-            learner.outputs(learner.parameters, learner.buffers, table.x[[0, 0]])  # two, for batch normalisation
-    except RuntimeError:  # the counter's hooks do not fit a model that differentiates by itself
-        return ""
-    each = counter.get_total_flops() / 2
+    two = table.x[[0, 0]]  # for batch normalisation
+    each = torch_private.flops(lambda: learner.outputs(learner.parameters, learner.buffers, two), _uncounted()) / 2
     return "a batch of this much work" if each * workload.largest_batch > _HEAVY else ""
 
 
