@@ -75,6 +75,18 @@ def totals(
     return {"sums": total} | ({"outputs": torch.cat([kept[i] for i in range(len(blocks))])} if keep_outputs else {})
 
 
+def predict(learner: Learner, weights: Weights, x: Tensor, spread: Spread = one_by_one) -> Tensor:
+    """The model's outputs for samples, which may be on another device, computed as `evaluate` does."""
+    blocks = x.split(_blocks(learner.alone, weights, x))
+    kept: dict[int, Tensor] = {}
+
+    def block(number: int, mine: Learner) -> None:
+        kept[number] = _outputs(mine, weights, blocks[number].to(learner.device)).to(x.device)
+
+    spread(block, len(blocks), learner)
+    return torch.cat([kept[number] for number in range(len(blocks))])
+
+
 def figures(totals: Nest, targets: Tensor, metrics: Mapping[str, Metric]) -> dict[str, float]:
     loss, correct, scored = totals["sums"].tolist()
     found = {"loss": loss / len(targets)} | ({"accuracy": correct / scored} if scored else {})
@@ -116,7 +128,7 @@ def _refuses_one(learner: Learner, weights: Weights, x: Tensor) -> bool:
     if not learner.normalises:
         return False
     try:
-        learner.outputs(weights.params, weights.buffers, x)
+        learner.outputs(weights.params, weights.buffers, x.to(learner.device))
     except ValueError:
         return True
     return False

@@ -337,6 +337,23 @@ class Learner:
             self._template, {id(t): t for name, t in named_tensors(self._template) if name in replaced}
         )
 
+    def module_with(self, tensors: Tree) -> nn.Module:
+        """A copy of the caller's module in evaluation mode, with these tensors in the place of its own."""
+        module = copy.deepcopy(self._template)
+        for name, own in named_tensors(module):
+            if name in tensors:
+                own.data = tensors[name].clone()
+        return module.eval()
+
+    def state_names(self) -> dict[str, str]:
+        """The names of the module's `state_dict`, with the name of the parameter or buffer that each stands for.
+
+        Tied parameters have several names there, and buffers that are not persistent have none.
+        """
+        names = {id(tensor): name for name, tensor in named_tensors(self._template)}
+        kept = self._template.state_dict(keep_vars=True)
+        return {name: names[id(tensor)] for name, tensor in kept.items() if id(tensor) in names}
+
     def _own(self, module: nn.Module) -> None:
         torch_private.uncompiled(module)
         self.module = module.train()  # as its own `train` defines it, whatever state it comes in

@@ -31,10 +31,8 @@ class Evaluator:
         experiment = self._experiment
         if (test := experiment.test) is None:
             return {}
-        model = experiment.method.presented(memory.server)
-        given: Nest = {"model": model | _mean_of_clients(experiment, memory, "private")}
-        if buffers := _buffers(experiment, memory):
-            given["buffers"] = buffers
+        model, buffers = model_in_use(experiment, memory)
+        given: Nest = {"model": model} | ({"buffers": buffers} if buffers else {})
 
         def summed(given: Nest) -> tuple[Nest, None]:
             weights = Weights(given["model"], given.get("buffers"))
@@ -43,6 +41,12 @@ class Evaluator:
 
         found, _ = summed(given) if self._replayer is None else self._replayer("evaluation", summed, given)
         return figures(found, test[1], experiment.metrics)
+
+
+def model_in_use(experiment: Experiment, memory: Memory) -> Weights:
+    """The server's model as it is evaluated; what clients keep for themselves is the mean over those seen."""
+    model = experiment.method.presented(memory.server)
+    return Weights(model | _mean_of_clients(experiment, memory, "private"), _buffers(experiment, memory))
 
 
 def server_models(experiment: Experiment, memory: Memory) -> list[dict[str, float]]:

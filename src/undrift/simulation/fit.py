@@ -17,7 +17,7 @@ from undrift.client.side_effects import attributes, examine, remembering
 from undrift.core import check
 from undrift.core.random import Key, Stream
 from undrift.data import augment as augmentation
-from undrift.data.arrays import kind_of_input
+from undrift.data.arrays import kind_of_input, tensor
 from undrift.data.augment import Augment
 from undrift.data.federated import FederatedData
 from undrift.data.text import IGNORED
@@ -49,6 +49,21 @@ def check_fit(learner: Learner, module: nn.Module, data: FederatedData, test: Sa
         count = min(4, len(data.x))
         few, others = _few(data, slice(count), learner), _few(data, slice(-count, None), learner)
         learner.set_effects(examine(learner, module, few, others))
+
+
+def check_samples(x: Any, like: Tensor) -> Tensor:
+    """Samples as a tensor, if they are of the shape and kind of those that a model was trained with."""
+    samples = tensor("x", x)
+    if not len(samples) or samples.shape[1:] != like.shape[1:]:
+        raise ValueError(
+            f"x must have samples of shape {tuple(like.shape[1:])}, [n, ...], at least one, got {tuple(samples.shape)}"
+        )
+    if kind_of_input(samples) != kind_of_input(like):
+        raise ValueError(
+            f"x is {kind_of_input(samples)} ({samples.dtype}), "
+            f"but the model was trained with {kind_of_input(like)} ({like.dtype})"
+        )
+    return samples
 
 
 def _few(data: FederatedData, part: slice, learner: Learner) -> Samples:

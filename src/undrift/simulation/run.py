@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from torch import nn
 
+from undrift.client.evaluate import predict
 from undrift.core import tree
 from undrift.core.log import notice, warning
 from undrift.core.parts import Part, mark
@@ -22,10 +24,12 @@ from undrift.engines.determinism import arithmetic, threads
 from undrift.protocol import State
 from undrift.reporting.record import COLUMNS, Record, history_frame
 from undrift.reporting.wording import unit_of_traffic
-from undrift.simulation.evaluation import Evaluator, client_accuracies, server_models
+from undrift.simulation.evaluation import Evaluator, client_accuracies, model_in_use, server_models
+from undrift.simulation.fit import check_samples
 from undrift.simulation.options import Options
 from undrift.simulation.round import Memory, RoundResult
 from undrift.simulation.setup import Experiment
+from undrift.storage import model_file
 from undrift.storage.arena import Space
 from undrift.storage.directory import Found, RunDirectory
 from undrift.storage.states import ClientStates, Ids
@@ -95,6 +99,36 @@ class Run:
     def buffers(self) -> Tree:
         """The server's buffers (BatchNorm statistics and the like), where they are averaged."""
         return _copied(self._experiment.method.buffers(self._server))
+
+    @property
+    def model(self) -> nn.Module:
+        """A copy of the module that was given, with what was trained, in evaluation mode: the model whose accuracy is
+        in the history.
+
+        Buffers (BatchNorm statistics) included. What clients keep for themselves (FedBN) is the mean over the clients
+        that have taken part; with ``buffers="dropped"``, statistics are the initial ones.
+        """
+        params, buffers = model_in_use(self._experiment, self.memory)
+        return self._experiment.learner.module_with(params | (buffers or {}))
+
+    def predict(self, x: Any) -> torch.Tensor:
+        """Outputs of the model for samples `x`, which are prepared (bytes, normalisation) as those of training were.
+
+        They are on the device of `x`; for a classifier, ``run.predict(x).argmax(-1)`` are the classes.
+        """
+        samples = check_samples(x, self._experiment.data.x)
+        weights = model_in_use(self._experiment, self.memory)
+        with arithmetic(self.precision), threads(self._experiment.engine.threads):
+            outputs = predict(self._experiment.learner, weights, samples, self._experiment.engine.spread)
+        return outputs.to(x.device) if isinstance(x, torch.Tensor) else outputs
+
+    def export(self, path: str | Path) -> Path:
+        """Write `model` to a safetensors file, with the names that its `load_state_dict` accepts; returns the path.
+
+        The file is there as a whole or not at all. Of files that exist, only an earlier export is replaced.
+        """
+        about = {"label": self.label, "round": str(self.rounds)}
+        return model_file.write(path, self.model.state_dict(), about)
 
     @property
     def rounds(self) -> int:
@@ -274,7 +308,8 @@ class Run:
     def _save(self, directory: RunDirectory) -> Path:
         started = time.monotonic()
         with mark(Part.SAVING):
-            self._checkpoint = directory.save(self.rounds, self._parts(), ended=self.ended)
+            names = self._experiment.learner.state_names()
+            self._checkpoint = directory.save(self.rounds, self._parts(), ended=self.ended, names=names)
         self._saved_at, self._saved_bytes = time.monotonic(), self._bytes
         self._save_seconds = self._saved_at - started
         return self._checkpoint
@@ -297,7 +332,8 @@ class Run:
         clients, ledger = next(blocks, (nothing, nothing))
         who = np.flatnonzero(self._taken_part)
         taken_part = torch.from_numpy(np.stack([who, self._taken_part[who]], axis=1))
-        yield {"server": self._server, "taken_part": taken_part, "clients": clients, "ledger": ledger}
+        first = {"server": self._server, "taken_part": taken_part, "clients": clients, "ledger": ledger}
+        yield first | model_file.in_use(self._server, *model_in_use(self._experiment, self.memory))
         for clients, ledger in blocks:
             yield {"clients": clients, "ledger": ledger}
 

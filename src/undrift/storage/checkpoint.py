@@ -41,6 +41,7 @@ class Checkpoint:
     ended: bool = False  # whether the run was ended before its last round
     rows: str | None = None  # checksum of the rows up to this round
     config: str | None = None  # checksum of what must not change in the configuration
+    names: dict[str, str] | None = None  # those of the model's state_dict, and what they stand for; None: not known
 
     def check_files(self) -> None:
         """Raise `DamageError` unless the state files are those that were written."""
@@ -101,7 +102,10 @@ def read(path: Path) -> Checkpoint:
     ended, rows, config = (content.get(key) for key in ("ended", "rows", "config"))
     if not isinstance(ended, bool) or not isinstance(rows, str) or not isinstance(config, str):
         raise DamageError(f"{source} is damaged: it lacks checksums")
-    return Checkpoint(path, round, states, ended=ended, rows=rows, config=config)
+    names = content.get("names")
+    if names is not None and not (isinstance(names, dict) and all(isinstance(v, str) for v in names.values())):
+        raise DamageError(f"{source} is damaged: its names of tensors are no names")
+    return Checkpoint(path, round, states, ended=ended, rows=rows, config=config, names=names)
 
 
 def write(path: Path, parts: Iterable[State], rows: Path, manifest: dict[str, Any]) -> None:
@@ -115,7 +119,7 @@ def write(path: Path, parts: Iterable[State], rows: Path, manifest: dict[str, An
         states = {}
         for number, part in enumerate(parts):
             file = draft / (f"state-{number}.safetensors" if number else "state.safetensors")
-            save_file(_separate(tree.flatten(part)), file)
+            save_file(separate(tree.flatten(part)), file)
             sync(file)
             states[file.name] = sha256(file)
         files.write_json(draft / _MANIFEST, manifest | {"states": states})
@@ -153,7 +157,7 @@ def discard(path: Path) -> None:
         path.rmdir()
 
 
-def _separate(flat: Tree) -> Tree:
+def separate(flat: Tree) -> Tree:
     """On the CPU, without shared memory, as safetensors demands."""
     seen: set[int] = set()
     out: Tree = {}

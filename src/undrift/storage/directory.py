@@ -176,7 +176,9 @@ class RunDirectory:
     def checkpoint(self, round: int) -> Path:
         return self._checkpoints / checkpoint.name(round)
 
-    def save(self, round: int, parts: Iterable[State], *, ended: bool = False) -> Path:
+    def save(
+        self, round: int, parts: Iterable[State], *, ended: bool = False, names: dict[str, str] | None = None
+    ) -> Path:
         """Everything that the next round depends on, a part a file; generators have no state but the round's number."""
         path = self.checkpoint(round)
         with self.writing():
@@ -186,6 +188,7 @@ class RunDirectory:
                 "ended": ended,
                 "rows": self._written.hexdigest(),
                 "config": _fixed(self.config),
+                "names": names,
             }
             checkpoint.write(path, parts, self._log, manifest)
             ours = [old for number, old in self._numbered() if number <= round and old.is_dir()]
