@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from undrift import algorithms
+from undrift import algorithms, data, models, overview
 from undrift.cli.config import DEFAULTS
 from undrift.cli.settings import SETTINGS
-from undrift.explain import Page, markdown, page, server_sizes, sizes
+from undrift.data.partition import SCHEMES
+from undrift.explain import Page, markdown, page
+from undrift.overview import server_sizes, sizes
 from undrift.simulation.options import Option
 
 HOME = Path(__file__).parent
@@ -91,17 +96,36 @@ def row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def contents() -> dict[Path, str]:
-    """Every page and its text."""
-    pages = [page(name) for name in algorithms.available()]
+def shipped(pages: list[Page]) -> str:
+    """What there is, with the costs of algorithms, for a command line that need not measure or import anything."""
+    about = {name: inspect.getdoc(scheme) or "" for name, scheme in SCHEMES.items()}
+    content = {
+        "algorithms": {
+            each.name: {"title": each.title, "year": each.year, "cost": rounded(asdict(each.cost))} for each in pages
+        },
+        "datasets": data.available(),
+        "models": models.available(),
+        "partitions": {name: text.strip().splitlines()[0] for name, text in about.items()},
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def rounded(cost: dict[str, Any]) -> dict[str, Any]:
+    return {key: round(value, 6) if isinstance(value, float) else value for key, value in cost.items()}
+
+
+def contents(*, measured: bool = False) -> dict[Path, str]:
+    """Every page and its text; costs are those that were shipped, unless `measured` anew."""
+    pages = [page(name, measured=measured) for name in algorithms.available()]
     return {
         HOME / "settings.md": settings(),
         ALGORITHMS / "README.md": index(pages),
         **{ALGORITHMS / f"{each.name}.md": markdown(each) for each in pages},
+        overview.FILE: shipped(pages),
     }
 
 
 if __name__ == "__main__":
     ALGORITHMS.mkdir(exist_ok=True)
-    for path, text in contents().items():
+    for path, text in contents(measured=True).items():
         path.write_text(text, encoding="utf-8")

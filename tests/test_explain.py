@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import pytest
 
 import undrift as ud
-from undrift import explain
+from undrift import explain, overview
 from undrift.core.tree import Tree
 from undrift.methods.correction import At, Correction, Heard
 from undrift.methods.setting import Setting
@@ -26,6 +26,12 @@ def test_pages_are_complete(name: str) -> None:
     assert page.title.endswith(".")
     assert page.year is None or 2010 < page.year < 2030
     assert page.options == ud.algorithms.find(name)().options()
+
+
+@every_algorithm
+def test_shipped_costs_are_those_measured(name: str) -> None:
+    shipped, measured = overview.algorithms()[name].cost, explain.measure(ud.algorithms.find(name)())
+    assert asdict(shipped) == pytest.approx(asdict(measured), abs=1e-6), "run `make docs`"
 
 
 # What the papers say is kept and sent, in models. Of the model measured, two layers are V and the normalisation is B.
@@ -62,7 +68,7 @@ def test_costs(name: str, client: float, server: float, down: float, up: float, 
 
 def test_traffic_is_measured_once_it_is_constant() -> None:
     cost = explain.page("mafsvrg").cost  # G models from the fifth round on: 2 G + 2 down, 2 G + 1 up
-    assert (explain.sizes(cost.down), explain.sizes(cost.up)) == ("10", "9")
+    assert (overview.sizes(cost.down), overview.sizes(cost.up)) == ("10", "9")
 
 
 def test_ledgers_are_counted_per_client() -> None:
@@ -123,7 +129,7 @@ def test_words() -> None:
     costs = explain.page("fedhbm").costs
     assert costs["A client keeps"] == "1 model"
     assert costs["The server keeps besides the model"] == "nothing"
-    assert [explain.sizes(value) for value in (0, 1, 1.5, 0.488, 10.001)] == ["0", "1", "1.5", "0.49", "10"]
+    assert [overview.sizes(value) for value in (0, 1, 1.5, 0.488, 10.001)] == ["0", "1", "1.5", "0.49", "10"]
 
 
 def test_markdown() -> None:

@@ -5,41 +5,32 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from undrift import algorithms
+from undrift import algorithms, overview
 from undrift.client.learner import cross_entropy
 from undrift.core import tree
 from undrift.data import FederatedData
 from undrift.methods.algorithm import Algorithm
+from undrift.overview import Cost, sizes
+from undrift.simulation.arguments import Arguments
 from undrift.simulation.callbacks import Callback
+from undrift.simulation.loop import train
+from undrift.simulation.prepare import prepare, with_engine
 from undrift.simulation.progress import hidden
 from undrift.simulation.run import Run
-from undrift.simulation.simulate import simulate
+from undrift.simulation.setup import Setup
+from undrift.simulation.simulate import start
 
 SECTIONS = ("Paper", "Idea", "Equations", "Use", "Pitfalls", "Elsewhere")
 # Costs are measured on a federation of four clients.
 _SAMPLES = 4  # of a client, all of them in every batch
 _WIDTH = 20  # of a layer
 _ROUNDS = 6  # after which traffic is constant: some algorithms start with a simpler form
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What is kept between rounds, and what is sent and computed for a client in a round; sizes are in models."""
-
-    client: float
-    server: float  # besides the model
-    server_per_client: float  # for every client that has taken part
-    down: float
-    up: float
-    exchanges: int  # round trips between server and clients
-    gradients: float  # per local step
-    passes: float  # over all of a client's samples, besides the local steps
-    stateless: bool  # clients keep nothing
 
 
 @dataclass(frozen=True)
@@ -83,11 +74,12 @@ class Page:
         }
 
 
-def page(name: str) -> Page:
-    """The page of the algorithm that users call `name`."""
+def page(name: str, *, measured: bool = False) -> Page:
+    """The page of the algorithm that users call `name`; costs are those that were shipped, unless `measured` anew."""
     kind = algorithms.find(name)
     title, sections = parse(inspect.getdoc(kind) or "")
     algorithm = kind()
+    shipped = overview.algorithms().get(kind.name())
     return Page(
         name=kind.name(),
         label=kind.__name__,
@@ -95,7 +87,7 @@ def page(name: str) -> Page:
         sections=sections,
         options=algorithm.options(),
         weighting=algorithm.weighting,
-        cost=measure(algorithm),
+        cost=measure(algorithm) if measured or shipped is None else shipped.cost,
     )
 
 
@@ -145,23 +137,11 @@ class _Counter(Callback):
 
 def _trial(algorithm: Algorithm, steps: int) -> tuple[Cost, float]:
     """What is kept and sent, and how often a client evaluated its samples in the last round."""
-    noise = torch.Generator().manual_seed(0)
-    clients = [(torch.randn(_SAMPLES, _WIDTH, generator=noise), torch.arange(_SAMPLES)) for _ in range(4)]
-    module, counter = _four_layers(), _Counter()
-    with hidden():
-        run = simulate(
-            algorithm,
-            module,
-            FederatedData.from_clients(clients),
-            loss=counter.loss,
-            callbacks=[counter],
-            rounds=_ROUNDS,
-            cohort=1,
-            steps=steps,
-            engine="sequential",
-            device="cpu",
-        )
-    model, memory, last = tree.nbytes(dict(module.named_parameters())), run.memory, run.history.iloc[-1]
+    problem, counter = _problem()
+    objects, options = replace(problem.objects, algorithm=algorithm), replace(problem.options, steps=steps)
+    with hidden(), start(with_engine(prepare(objects, options, problem)), None) as run:
+        train([run], [counter], "raise")
+    model, memory, last = tree.nbytes(problem.learner.parameters), run.memory, run.history.iloc[-1]
     cost = Cost(
         client=tree.nbytes(memory.states.initial) / model,
         server=tree.nbytes(memory.server) / model - 1,
@@ -176,6 +156,24 @@ def _trial(algorithm: Algorithm, steps: int) -> tuple[Cost, float]:
     return cost, counter.last_round / _SAMPLES
 
 
+@cache
+def _problem() -> tuple[Setup, _Counter]:
+    """Data and model of all trials, whose checks are done once."""
+    noise, counter = torch.Generator().manual_seed(0), _Counter()
+    clients = [(torch.randn(_SAMPLES, _WIDTH, generator=noise), torch.arange(_SAMPLES)) for _ in range(4)]
+    given = Arguments(
+        "fedavg",
+        _four_layers(),
+        FederatedData.from_clients(clients),
+        loss=counter.loss,
+        rounds=_ROUNDS,
+        cohort=1,
+        engine="sequential",
+        device="cpu",
+    )
+    return prepare(given.objects, given.options), counter
+
+
 def _four_layers() -> nn.Module:
     """Four equal layers, so that a head of two is half a model, and a normalisation for FedBN to keep."""
     return nn.Sequential(
@@ -188,17 +186,6 @@ def _four_layers() -> nn.Module:
         nn.ReLU(),
         nn.Linear(_WIDTH, _WIDTH),
     )
-
-
-def sizes(value: float) -> str:
-    """A size in models, rounded to two digits."""
-    return f"{value:.2f}".rstrip("0").rstrip(".")
-
-
-def server_sizes(server: float, per_client: float) -> str:
-    """What the server keeps, with N for the number of clients: ``1 + N``."""
-    common, each = sizes(server), sizes(per_client)
-    return common if each == "0" else f"{common} + {'' if each == '1' else each}N"
 
 
 def _models(value: float) -> str:

@@ -411,7 +411,10 @@ def test_list_algorithms(undrift: Undrift) -> None:
     }
     assert rows["scaffold"] == rows["scaffold"] | expected
     shown = undrift("list", "algorithms").stdout
-    assert re.search(r"^scaffold +2020 +1 +1 +2 +2 .* Every local step .*\. *$", shown, re.MULTILINE)
+    assert re.search(
+        r"^scaffold +2020 +1 +1 +2 +2  Every local step .* *\n +between .* global one\. *$", shown, re.MULTILINE
+    )
+    assert max(map(len, shown.splitlines())) <= 100
     assert re.search(r"^fedvarp +2022 +– +1 \+ N +1 +1 ", shown, re.MULTILINE)
 
 
@@ -421,6 +424,14 @@ def test_lists(topic: str, undrift: Undrift) -> None:
     assert {"digits", "cnn", "classes"} & {row["name"] for row in rows}
     shown = undrift("list", topic).stdout
     assert all(row["name"] in shown and row["about"] in shown for row in rows)
+
+
+def test_the_list_of_algorithms_does_not_wait_for_torch() -> None:
+    code = "import sys; from undrift.cli import app; app(sys.argv[1:], standalone_mode=False)"
+    loaded = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules)); "
+    with started([sys.executable, "-c", loaded + code, "list", "algorithms"]) as running:
+        out, _ = running.communicate(timeout=LIMIT)
+    assert out.rstrip().endswith("False")
 
 
 def test_list_refuses(undrift: Undrift) -> None:

@@ -22,9 +22,9 @@ def console() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else 1000)
 
 
-def print_markup(markup: str) -> None:
-    """Print text with rich's markup."""
-    console().print(printable(markup))
+def print_markup(markup: str, width: int | None = None) -> None:
+    """Print text with rich's markup, in at most `width` columns."""
+    console().print(printable(markup), width=width)
 
 
 def print_paths(**paths: Path) -> None:
@@ -47,14 +47,19 @@ def print_json(content: Any) -> None:
     print(text)
 
 
-def print_table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], numbers: range = range(0)) -> None:
-    """A table whose columns in `numbers` are aligned to the right."""
+def print_table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    numbers: range = range(0),
+    width: int | None = None,
+) -> None:
+    """A table whose columns in `numbers` are aligned to the right, in at most `width` columns."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
     for index, heading in enumerate(headings):
         table.add_column(heading, justify="right" if index in numbers else "left", no_wrap=index in numbers)
     for row in rows:
         table.add_row(*(_text(cell) for cell in row))
-    console().print(table)
+    console().print(table, width=width)
 
 
 def _text(cell: str | Text) -> Text:
