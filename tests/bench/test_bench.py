@@ -490,7 +490,7 @@ def test_scaffold_is_measured_only_where_it_is_implemented(monkeypatch: pytest.M
         (["--repeats", "none"], "not a valid int"),
         (["--precision", "fp8"], "--precision must be one of 'tf32', 'fp32', 'bf16', got 'fp8'"),
         (["--precision", "tf32", "--device", "cpu"], "is for a GPU"),
-        (["--device", "tpu"], "device must be 'cpu' or 'cuda'"),
+        (["--device", "tpu"], "device must be 'cpu', 'cuda' or 'mps'"),
         (["--chart", "bars.gif"], "must be one of '.svg', '.png', '.pdf', got '.gif'"),
     ],
 )

@@ -323,14 +323,15 @@ def test_resume_refuses(arguments: tuple[str, ...], message: str, undrift: Undri
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs signals")
-def test_resume_continues_what_ctrl_c_saved(tmp_path: Path, undrift: Undrift) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_resume_continues_what_a_signal_saved(number: int, tmp_path: Path, undrift: Undrift) -> None:
     rounds = tmp_path / "x" / "rounds.jsonl"
     endless = ("--rounds", "100000", "--set", "run.engine=batched")  # `auto` would compile so long a run
     with started([*UNDRIFT, "run", "-a", "fedhbm", *QUICK, *endless, "--out", "x"], cwd=tmp_path) as running:
         wait_until(lambda: rounds.exists() and rounds.read_text().count("\n") > 3, running)
-        running.send_signal(signal.SIGINT)
+        running.send_signal(number)
         out, err = running.communicate(timeout=LIMIT)
-    assert running.returncode == 130
+    assert running.returncode == 128 + number
     assert not out
     match = re.fullmatch(r"undrift: interrupted after round (\d+); resume with: undrift resume x\n", err)
     assert match, err

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import undrift as ud
 from undrift.cli import app
-from undrift.cli.group import FAILED, INTERRUPTED
+from undrift.cli.group import FAILED
 from undrift.core.parts import Part
 from undrift.core.tree import Tree
 from undrift.engines import Sequential
@@ -441,7 +441,7 @@ def test_ctrl_c_saves_the_run_and_its_profile(undrift: Undrift, monkeypatch: pyt
 
     monkeypatch.setattr(Profile, "round", press)
     result = undrift("run", "-a", "fedhbm", *QUICK, "--rounds", "100", "--profile", "--out", "x")
-    assert result.exit_code == INTERRUPTED
+    assert result.exit_code == 130
     assert result.stderr == "undrift: interrupted after round 5; resume with: undrift resume x\n"
     assert "Rounds 4 to 5: " in result.stdout
     assert events("x/profile.json")

@@ -69,8 +69,8 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "weighting name": ({"weighting": "sample"}, ValueError, "did you mean 'samples'?"),
     "buffers name": ({"buffers": "average"}, ValueError, "did you mean 'averaged'?"),
     "dtype name": ({"dtype": "int32"}, ValueError, "dtype must be one of 'float32', 'float64', got 'int32'"),
-    "device name": ({"device": "tpu"}, ValueError, "device must be 'cpu' or 'cuda', got 'tpu'"),
-    "device that cannot compute": ({"device": "meta"}, ValueError, "device must be 'cpu' or 'cuda', got 'meta'"),
+    "device name": ({"device": "tpu"}, ValueError, "device must be 'cpu', 'cuda' or 'mps', got 'tpu'"),
+    "device that cannot compute": ({"device": "meta"}, ValueError, "device must be 'cpu', 'cuda' or 'mps', got 'meta'"),
     "on_divergence name": ({"on_divergence": "halt"}, ValueError, "on_divergence must be one of 'raise', 'stop'"),
     # rates and counts
     "lr zero": ({"lr": 0.0}, ValueError, "lr must be greater than 0, got 0.0"),

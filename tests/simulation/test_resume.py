@@ -81,18 +81,34 @@ def test_killed_at_random_moments(seed: int, tmp_path: Path) -> None:
     assert_same(run(), whole)
 
 
-def test_ctrl_c_saves(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves(number: int, tmp_path: Path) -> None:
     def press(row: dict[str, Any], run: ud.Run) -> None:
         if row["round"] == 3:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
 
-    before = signal.getsignal(signal.SIGINT)
+    before = signal.getsignal(number)
     with pytest.raises(ud.Interrupted, match=r"interrupted after round 3; resume with: undrift resume .*run") as caught:
         begin(tmp_path / "run", callbacks=[press])
     assert isinstance(caught.value, KeyboardInterrupt)
-    assert caught.value.run.rounds == 3
-    assert signal.getsignal(signal.SIGINT) is before
+    assert (caught.value.run.rounds, caught.value.signal) == (3, number)
+    assert signal.getsignal(number) is before
     assert_same(continued(tmp_path / "run"), begin())
+
+
+def test_the_applications_own_handler_of_sigterm_stays() -> None:
+    received: list[int] = []
+
+    def press(row: dict[str, Any], run: ud.Run) -> None:
+        if row["round"] == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    try:
+        assert begin(callbacks=[press]).rounds == 6
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert received == [signal.SIGTERM]
 
 
 def test_to_more_rounds_is_a_longer_run(tmp_path: Path) -> None:

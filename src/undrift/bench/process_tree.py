@@ -32,7 +32,7 @@ class ProcessTree:
         """End the process and everything it started, and wait for that."""
         self._discover()
         if self._process.poll() is None:
-            with suppress(ProcessLookupError, PermissionError):
+            with suppress(AttributeError, ProcessLookupError, PermissionError):  # Windows has no groups of processes
                 os.killpg(self._process.pid, signal.SIGKILL)
         for member in self._members:
             with suppress(psutil.Error):

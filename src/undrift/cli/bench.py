@@ -78,6 +78,7 @@ def bench(
     from undrift.simulation.prepare import find_device
 
     place = find_device(device).type
+    check.choice("--device", place, ("cpu", "cuda"))
     if precision is not None:
         check.choice("--precision", precision, PRECISIONS)
         if place != "cuda":

@@ -79,8 +79,9 @@ def compare(
                 out=home,
                 **arguments,
             )
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"interrupted; resume with the same command and --out {home}") from None
+        except KeyboardInterrupt as interruption:
+            interruption.args = (f"interrupted; resume with the same command and --out {home}",)
+            raise
         show_comparison(comparison, home, f"{configuration.data['name']}: {', '.join(labels)}", as_json)
     show_defaults(configuration, as_json)
 

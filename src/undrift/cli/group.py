@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import Annotated, Any, NoReturn
 
@@ -14,7 +15,7 @@ from undrift.cli import streams
 from undrift.cli.console import print_error
 from undrift.core.log import printable
 
-FAILED, USAGE, INTERRUPTED = 1, 2, 130  # exit codes
+FAILED, USAGE = 1, 2  # exit codes
 
 
 class Commands(TyperGroup):
@@ -38,7 +39,7 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt as interruption:
             print(f"undrift: {printable(str(interruption)) or 'interrupted'}", file=sys.stderr)
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(128 + getattr(interruption, "signal", signal.SIGINT)) from None  # as shells count
         except (ValueError, TypeError, OSError) as error:
             print_error(error)
             raise typer.Exit(USAGE) from None

@@ -92,6 +92,7 @@ def _example(out: Path | None, as_json: bool) -> None:
             print_markup(example.ABOUT)
         try:
             comparison = example.compare_both(home)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt from None  # there is nothing worth resuming
+        except KeyboardInterrupt as interruption:
+            interruption.args = ()  # there is nothing worth resuming
+            raise
         show_comparison(comparison, home, "FedAvg and FedHBM on handwritten digits", as_json)

@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from undrift.core import random, torch_private
 from undrift.core.random import Key, Stream
+from undrift.core.wide import wide
 from undrift.data.augment import Augment
 
 _CALLS = 256  # of one step that differ by their counter; further ones differ by their stream
@@ -40,8 +41,8 @@ class Draws(TorchFunctionMode):
         return random.uniform(self.key, stream, counter, tuple(shape))
 
     def inner_uniform(self, shape: Sequence[int]) -> Tensor:
-        """Numbers in (0, 1), whose logarithm is finite, in float64."""
-        return self.uniform(shape).double() + 2.0**-25
+        """Numbers in (0, 1), whose logarithm is finite, in float64 where the device has it."""
+        return wide(self.uniform(shape)) + 2.0**-25
 
     def normal(self, shape: Sequence[int]) -> Tensor:
         stream, counter = self._next()
@@ -356,7 +357,7 @@ def _bernoulli(draws: Draws, input: Tensor, p: float | None = None, **options: A
 
 def _multinomial(draws: Draws, input: Tensor, num_samples: int, replacement: bool = False, **options: Any) -> Tensor:
     """A race: the category with the largest probability / exponential wins, the next one is second."""
-    chances = input.detach().double()
+    chances = wide(input.detach())
     if replacement:
         shape = (*input.shape[:-1], num_samples, input.shape[-1])
         chosen = (chances.unsqueeze(-2) / _exponential(draws, shape)).argmax(-1)
@@ -397,11 +398,11 @@ def _fill(numbers: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _uniform_numbers(draws: Draws, shape: Sequence[int], low: float = 0.0, to: float = 1.0) -> Tensor:
-    return draws.uniform(shape).double() * (to - low) + low
+    return wide(draws.uniform(shape)) * (to - low) + low
 
 
 def _normal_numbers(draws: Draws, shape: Sequence[int], mean: float = 0.0, std: float = 1.0) -> Tensor:
-    return draws.normal(shape).double() * std + mean
+    return wide(draws.normal(shape)) * std + mean
 
 
 def _log_normal_numbers(draws: Draws, shape: Sequence[int], mean: float = 1.0, std: float = 2.0) -> Tensor:

@@ -12,6 +12,7 @@ from undrift.client import metrics as further
 from undrift.client.learner import Learner
 from undrift.client.metrics import Metric
 from undrift.core.tree import Nest, Tree
+from undrift.core.wide import wide, widest
 from undrift.data.text import IGNORED
 
 _BLOCK = {"cpu": 128, "cuda": 2048}  # samples evaluated together: those that stay in the cache, or fill a GPU
@@ -54,16 +55,17 @@ def totals(
 ) -> Nest:
     """Tensors from which `figures` follow, so that the host need not wait for them.
 
-    ``sums`` [3] are the sum of losses, right answers and answers, in float64; ``outputs`` are kept where asked for.
+    ``sums`` [3] are the sum of losses, right answers and answers, in float64 where the device has it; ``outputs`` are
+    kept where asked for.
     """
     blocks = list(zip(*(part.split(_blocks(learner.alone, weights, test[0])) for part in test), strict=True))
-    sums = torch.zeros(len(blocks), 3, dtype=torch.float64, device=test[0].device)
+    sums = torch.zeros(len(blocks), 3, dtype=widest(test[0].device), device=test[0].device)
     kept: dict[int, Tensor] = {}
 
     def block(number: int, mine: Learner) -> None:
         (inputs, target), total = blocks[number], sums[number]
         output = _outputs(mine, weights, inputs)
-        total[0] = mine.evaluation_losses(output, target).double().sum()
+        total[0] = wide(mine.evaluation_losses(output, target)).sum()
         if scores_classes(output, target):
             total[1] = (output.argmax(-1) == target).sum()
             total[2] = (target != IGNORED).sum()

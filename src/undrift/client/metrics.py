@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from undrift.core import check
+from undrift.core.wide import wide
 from undrift.data.text import IGNORED
 
 Metric = Callable[[Tensor, Tensor], Any]  # (outputs [n, ...], targets [n, ...]) -> a number
@@ -26,8 +27,8 @@ def macro_f1(outputs: Tensor, targets: Tensor) -> Tensor:
         )
     scored = targets != IGNORED
     classes, truth, guess = outputs.shape[-1], targets[scored].long(), outputs.argmax(-1)[scored]
-    right = truth[truth == guess].bincount(minlength=classes).double()
-    both = (truth.bincount(minlength=classes) + guess.bincount(minlength=classes)).double()  # 2 TP + FP + FN
+    right = wide(truth[truth == guess].bincount(minlength=classes))
+    both = wide(truth.bincount(minlength=classes) + guess.bincount(minlength=classes))  # 2 TP + FP + FN
     return (2 * right / both)[both > 0].mean()
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from undrift.core import check, tree
 from undrift.core.tree import State, Tree
+from undrift.core.wide import widest
 
 
 class Optimizer(Protocol):
@@ -59,7 +60,8 @@ class Adam:
     eps: float = 1e-8
 
     def init(self, params: Tree) -> State:
-        step = torch.zeros((), dtype=torch.float64, device=next(iter(params.values())).device)
+        device = next(iter(params.values())).device
+        step = torch.zeros((), dtype=widest(device), device=device)
         return {"mean": tree.zeros(params), "square": tree.zeros(params), "step": step}
 
     def update(self, direction: Tree, state: State) -> tuple[Tree, State]:

@@ -13,6 +13,7 @@ from undrift.client.learner import Batch, Learner, Loss
 from undrift.core import random, tree
 from undrift.core.random import Key, Stream
 from undrift.core.tree import Tree
+from undrift.core.wide import wide
 from undrift.data.augment import Augment
 
 # f(params) -> (value, aux); returns (gradient, value, aux). From the engine: autograd, or `torch.func` under vmap.
@@ -131,7 +132,7 @@ class Task:
         block = len(self.everything[0].rows)
         most = max(1, round(share * sum(len(rows) for rows, _ in self.everything)))
         rows = self._drawn(Stream.PART, 0, most)
-        count = (share * self.samples.double()).round().clamp_min(1)
+        count = (share * wide(self.samples)).round().clamp_min(1)
         weight = (torch.arange(most, device=rows.device) < count).to(self.samples.dtype)
         parts = zip(rows.split(block), weight.split(block), strict=True)
         return [Samples(*part) for part in parts], count.to(self.samples.dtype)

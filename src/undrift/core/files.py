@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from pathlib import Path
 
+_NOT_FOR_DIRECTORIES = (errno.EINVAL, errno.EBADF, errno.ENOTSUP)  # some network file systems
+
 
 def sync(path: Path) -> None:
-    """Returns when a file, or the names in a directory, would survive a loss of power."""
-    handle = os.open(path, os.O_RDONLY)
+    """Returns when a file, or the names in a directory, would survive a loss of power.
+
+    Windows and some file systems cannot do that for a directory; there a crash may undo the last renaming, which leaves
+    the state before it.
+    """
+    if path.is_dir():
+        _sync_names(path)
+        return
+    with path.open("r+b") as file:  # Windows refuses handles that cannot write
+        os.fsync(file.fileno())
+
+
+def _sync_names(directory: Path) -> None:
+    try:
+        handle = os.open(directory, os.O_RDONLY)
+    except PermissionError:  # Windows opens no directories
+        return
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno not in _NOT_FOR_DIRECTORIES:
+            raise
     finally:
         os.close(handle)
 

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from undrift.core.wide import wide
+
 _WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -77,7 +79,7 @@ def uniform(key: Key, stream: int, step: int, shape: tuple[int, ...]) -> Tensor:
 def normal(key: Key, stream: int, step: int, shape: tuple[int, ...]) -> Tensor:
     """Standard normal numbers by Box and Muller [..., *shape]."""
     count = math.prod(shape)
-    pairs = uniform(key, stream, step, (count, 2)).double()
+    pairs = wide(uniform(key, stream, step, (count, 2)))
     radius = torch.sqrt(-2.0 * torch.log1p(-pairs[..., 0]))
     numbers = radius * torch.cos(2.0 * math.pi * pairs[..., 1])
     # Devices may differ in the last bit of a logarithm; rounding to float32 hides it.

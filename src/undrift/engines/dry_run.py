@@ -13,6 +13,7 @@ from undrift.client.learner import Batch
 from undrift.core import tree
 from undrift.core.check import first_line
 from undrift.core.random import Key
+from undrift.core.wide import wide
 from undrift.engines.determinism import arithmetic
 from undrift.engines.work import Engine, Stacked, States, Work
 from undrift.engines.workload import Workload
@@ -102,6 +103,6 @@ def _mixing(workload: Workload) -> str:
     except Exception as error:
         return first_line(error)
     near = torch.finfo(learner.dtype).eps ** 0.5  # sums of other lengths are rounded otherwise
-    if all(torch.allclose(among[k].double(), v.double(), rtol=near, atol=near) for k, v in alone.items()):
+    if all(torch.allclose(wide(among[k]), wide(v), rtol=near, atol=near) for k, v in alone.items()):
         return ""
     return "it mixes the samples of a batch, which those that pad it would change"

@@ -10,6 +10,7 @@ from torch import Tensor
 from undrift.core import tree
 from undrift.core.check import nearest, shown
 from undrift.core.tree import Tree
+from undrift.core.wide import wide
 
 # (stacked updates [n, ...], weights [n] that sum to one) -> one update; tensor operations only, so that rounds can be
 # captured in a CUDA graph
@@ -31,7 +32,7 @@ _ONE = 1 << 52  # a weight of one, in whole numbers: their sums are exact, on ev
 
 def _weighted_median(values: Tensor, weights: Tensor) -> Tensor:
     values, order = values.sort(0)
-    below = (weights.double() * _ONE).to(torch.int64)[order].cumsum(0)  # [n, ...] weight of the values up to each
+    below = (wide(weights) * _ONE).to(torch.int64)[order].cumsum(0)  # [n, ...] weight of the values up to each
     total = below[-1]
     tie = 2 * (len(values) + int(torch.finfo(weights.dtype).eps * _ONE))  # rounded weights may miss one half
     first = (2 * below < total - tie).sum(0, keepdim=True)

@@ -325,16 +325,21 @@ def _separated(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 _LONGEST = 100  # characters of a folder's name
+_DEVICES = re.compile(r"^(con|prn|aux|nul|com[0-9]|lpt[0-9])(?=\.|$)")  # names that Windows gives to no folder
 
 
 def _folders(names: Sequence[str]) -> dict[str, str]:
     """A folder for every run: its name in plain characters, with a checksum where these are too many or not enough."""
-    short = {name: re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.") or "run" for name in names}
+    short = {name: _DEVICES.sub(r"run-\g<0>", _plain_characters(name) or "run") for name in names}
     count = Counter(short.values())
     return {
         name: folder if count[folder] == 1 and len(folder) <= _LONGEST else f"{folder[:_LONGEST]}-{_checksum(name)}"
         for name, folder in short.items()
     }
+
+
+def _plain_characters(name: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")
 
 
 def _checksum(name: str) -> str:

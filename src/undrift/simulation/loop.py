@@ -20,12 +20,15 @@ from undrift.simulation.run import DivergenceError, Run
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during a run: the rounds so far are in `run` and, with `out`, in a checkpoint for `resume`."""
+    """Ctrl-C, or SIGTERM, during a run: the rounds so far are in `run` and, with `out`, in a checkpoint for `resume`.
 
-    def __init__(self, run: Run) -> None:
+    `signal` is the number of the signal.
+    """
+
+    def __init__(self, run: Run, signal: int) -> None:
         where = f"; resume with: undrift resume {run.out}" if run.out else ""
         super().__init__(f"interrupted after round {run.rounds}{where}")
-        self.run = run
+        self.run, self.signal = run, signal
 
 
 def train(runs: Sequence[Run], callbacks: Sequence[Callback], on_divergence: str) -> None:
@@ -40,7 +43,7 @@ def train(runs: Sequence[Run], callbacks: Sequence[Callback], on_divergence: str
     with (
         arithmetic(first.precision),
         allocation.keep_freed_memory(),
-        _ctrl_c() as interrupted,
+        _signals() as received,
         progress_bar(label, first.options.rounds, len(runs)) as tick,
         nullcontext() if watching else noticed(),  # callbacks may draw
         _watched(runs, callbacks),
@@ -50,10 +53,10 @@ def train(runs: Sequence[Run], callbacks: Sequence[Callback], on_divergence: str
         tick(min(run.rounds for run in runs), None)
         for done, row in rounds(runs, callbacks, on_divergence):
             tick(done, row)
-            if interrupted():
+            if (number := received()) is not None:
                 for run in runs:
                     run.save()
-                raise Interrupted(first)
+                raise Interrupted(first, number)
         for run in runs:
             run.save()
 
@@ -126,21 +129,28 @@ def _watched(runs: Sequence[Run], callbacks: Sequence[Callback]) -> Iterator[Non
 
 
 @contextmanager
-def _ctrl_c() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C ends a run after the current round, so that it can be saved; a second one ends it at once."""
-    pressed = False
+def _signals() -> Iterator[Callable[[], int | None]]:
+    """Ctrl-C and SIGTERM end a run after the current round, so that it can be saved; a second one ends it at once.
+
+    Yields which of them was received. A handler of SIGTERM that the application has installed stays in place.
+    """
+    received: int | None = None
 
     def note(number: int, frame: FrameType | None) -> None:
-        nonlocal pressed
-        if pressed:
+        nonlocal received
+        if received is not None:
             raise KeyboardInterrupt
-        pressed = True
+        received = number
 
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
+        yield lambda: None
         return
-    before = signal.signal(signal.SIGINT, note)
+    watched = [signal.SIGINT]
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        watched.append(signal.SIGTERM)
+    before = {number: signal.signal(number, note) for number in watched}
     try:
-        yield lambda: pressed
+        yield lambda: received
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -198,7 +198,12 @@ class Options:
         section="run",
     )
     seed: int = option(0, "seed of everything random", whole(0, SEEDS - 1), section="run")
-    device: str | None = option(None, "None for a GPU if there is one", text("cpu, cuda or cuda:1"), section="run")
+    device: str | None = option(
+        None,
+        "None for a CUDA GPU if there is one, else the CPU; mps, an Apple GPU, is used when asked for",
+        text("cpu, cuda, cuda:1 or mps"),
+        section="run",
+    )
     dtype: str | None = option(
         None,
         "precision of the parameters; None for the model's",

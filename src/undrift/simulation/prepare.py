@@ -180,6 +180,8 @@ def _problem(objects: Objects, options: Options, like: Setup | None) -> _Problem
     device = find_device(options.device)
     test = data.test if objects.test is None else held_out(objects.test)
     module = find_model(objects.model, data, options.seed)
+    if device.type == "mps":
+        _refuse_float64(module, options, data, test)
     learner = Learner(
         module,
         find_loss(objects.loss),
@@ -198,6 +200,16 @@ def _problem(objects: Objects, options: Options, like: Setup | None) -> _Problem
         table=_table(data, device, like),
         augment=augment,
     )
+
+
+def _refuse_float64(module: nn.Module, options: Options, data: FederatedData, test: Samples | None) -> None:
+    """Apple's GPUs have no float64."""
+    tensors = {f"the model's {name!r}": value for name, value in module.state_dict().items()}
+    tensors |= {"x": data.x, "y": data.y} | ({} if test is None else {"test x": test[0], "test y": test[1]})
+    wide = [name for name, value in tensors.items() if getattr(value, "dtype", None) is torch.float64]
+    if options.dtype == "float64" or wide:
+        what = "dtype='float64' was asked for" if options.dtype == "float64" else f"{wide[0]} is float64"
+        raise ValueError(f"device='mps' has no float64, but {what}; use float32, or device='cpu'")
 
 
 def _table(data: FederatedData, device: torch.device, like: Setup | None) -> Table:
@@ -263,15 +275,20 @@ def find_loss(loss: Any) -> Any:
 
 
 def find_device(device: str | None) -> torch.device:
-    """The device asked for; by default a GPU if there is one."""
+    """The device asked for; by default a CUDA GPU if there is one, else the CPU.
+
+    An Apple GPU must be asked for: it computes neither in float64 nor with the kernels that our tests cover.
+    """
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         found = torch.device(device)
     except RuntimeError:
-        raise ValueError(f"device must be 'cpu' or 'cuda', got {check.shown(device)}") from None
-    if found.type not in ("cpu", "cuda"):
-        raise ValueError(f"device must be 'cpu' or 'cuda', got {check.shown(device)}")
+        raise ValueError(f"device must be 'cpu', 'cuda' or 'mps', got {check.shown(device)}") from None
+    if found.type not in ("cpu", "cuda", "mps"):
+        raise ValueError(f"device must be 'cpu', 'cuda' or 'mps', got {check.shown(device)}")
+    if found.type == "mps" and not torch.backends.mps.is_available():
+        raise ValueError(f"device={check.shown(device)} was asked for, but no Apple GPU is available")
     if found.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device={check.shown(device)} was asked for, but no CUDA device is available")
     if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():

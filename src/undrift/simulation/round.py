@@ -17,6 +17,7 @@ from torch import Tensor
 from undrift.core import torch_private, tree
 from undrift.core.parts import Part, mark
 from undrift.core.tree import Nest
+from undrift.core.wide import wide
 from undrift.data.batches import Table
 from undrift.engines import Batched, Stacked, States, Work
 from undrift.engines.compiled import Compiler
@@ -232,7 +233,7 @@ class RoundRunner:
         losses = found["losses"]
         means = (losses * given["weights"].view(losses.shape)).sum(1)
         with mark(Part.WAITING):
-            figures = torch.stack([means.double(), (found["finite"] & losses.isfinite().all(1)).double()]).tolist()
+            figures = torch.stack([wide(means), wide(found["finite"] & losses.isfinite().all(1))]).tolist()
         wrong = np.zeros(losses.shape, dtype=bool)
         if not all(figures[1]):
             round = int(given["round"][0])
@@ -366,7 +367,7 @@ def _first_to_explode(largest: Tensor) -> Tensor:
 
 def _largest(nest: Nest, clients: int) -> Tensor:
     """The largest absolute value of what belongs to each client, infinite if it has none [n]."""
-    rows = [leaf.reshape(clients, -1).abs().amax(1).double().cpu() for leaf in _floats(nest)]
+    rows = [leaf.reshape(clients, -1).abs().amax(1).cpu().double() for leaf in _floats(nest)]
     found = torch.stack([torch.zeros(clients, dtype=torch.float64), *rows]).amax(0)
     return torch.where(found.isnan(), torch.inf, found)
 

@@ -24,7 +24,7 @@ from undrift.storage import memory
 
 Ids = np.ndarray[Any, np.dtype[np.int64]]
 
-_SHARES = {"cpu": 0.5, "cuda": 0.25}  # of the memory that is left without states; the rest is for training
+_SHARES = {"cpu": 0.5, "cuda": 0.25, "mps": 0.25}  # of the memory that is left without states; the rest is for training
 _WORD = 8  # bytes: rows on disk are made of 64-bit words
 _ALIGNMENT = 2  # words: every tensor of a row starts at a multiple, as the largest dtype requires
 
@@ -88,7 +88,7 @@ class _InMemory:
             return tree.map_nest(lambda _, v: v.index_select(0, index), like, self._stacked)
 
         def fetched(leaf: Tensor, stacked: Tensor) -> Tensor:
-            staged = torch.empty(len(rows), *leaf.shape, dtype=leaf.dtype, pin_memory=True)
+            staged = _staging((len(rows), *leaf.shape), leaf.dtype, self._training_device)
             return torch.index_select(stacked, 0, index, out=staged).to(self._training_device, non_blocking=True)
 
         return tree.map_nest(fetched, like, self._stacked)
@@ -122,7 +122,7 @@ class _OnDisk:
         weakref.finalize(self, self._file.close)
 
     def read(self, rows: Ids, like: State) -> State:
-        packed = torch.empty(len(rows), self._words, dtype=torch.int64, pin_memory=self._training_device.type == "cuda")
+        packed = _staging((len(rows), self._words), torch.int64, self._training_device)
         self._transfer(rows, packed, self._file.readinto)
         unpacked = self._unpacked(packed.to(self._training_device, non_blocking=True))
         return tree.map_nest(lambda _, v: v.clone(memory_format=torch.contiguous_format), like, unpacked)
@@ -188,19 +188,24 @@ def put_rows(stacked: State, index: Tensor, rows: State) -> None:
             torch.use_deterministic_algorithms(True, warn_only=warn)
 
 
-# Copies from and to pinned memory do not block the host.
+# Copies from and to pinned memory do not block the host; only CUDA has it.
+
+
+def _staging(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Memory of the host for copies from and to a device."""
+    return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
 
 
 def to_device(rows: Ids, device: torch.device) -> Tensor:
     index = torch.from_numpy(rows)
-    return index.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else index
+    return index.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else index.to(device)
 
 
 def _to_host(states: State) -> State:
     """Copies on the CPU; waits for the device once."""
-    if all(leaf.device.type == "cpu" for leaf in tree.leaves(states)):
-        return states
-    staged = tree.map_nest(lambda v: torch.empty(v.shape, dtype=v.dtype, pin_memory=True), states)
+    if not any(leaf.device.type == "cuda" for leaf in tree.leaves(states)):
+        return tree.map_nest(lambda v: v.cpu(), states)
+    staged = tree.map_nest(lambda v: _staging(tuple(v.shape), v.dtype, v.device), states)
     tree.map_nest(lambda there, here: there.copy_(here, non_blocking=True), staged, states)
     torch.cuda.current_stream(tree.leaves(states)[0].device).synchronize()
     return staged

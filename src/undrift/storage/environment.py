@@ -25,7 +25,7 @@ def describe(
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": torch.backends.cpu.get_cpu_capability(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "precision": precision,
         "threads": torch.get_num_threads(),
         "threads_matter": split,

@@ -19,6 +19,8 @@ def host_left() -> int:
 
 def device_left(device: torch.device) -> int:
     """Bytes of a GPU's memory that are left."""
+    if device.type == "mps":
+        return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # cached by PyTorch
     return int(torch.cuda.mem_get_info(device)[0]) + unused
 
