@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -70,6 +70,15 @@ def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
         return values
     predicted = (target != IGNORED).flatten(1)
     return (values.flatten(1) * predicted).sum(1) / predicted.sum(1).clamp_min(1)
+
+
+def logits(output: Any) -> Any:
+    """A module's outputs as a tensor: of a dict or an object (as transformers return them), what it calls logits."""
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, Mapping):
+        return output.get("logits", output)
+    return getattr(output, "logits", output)
 
 
 class Learner:
@@ -280,7 +289,7 @@ class Learner:
         return output.to(self.dtype) if isinstance(output, Tensor) else output  # which `check_fit` refuses
 
     def _output(self, tensors: Tree, x: Tensor) -> Tensor:
-        output: Tensor = self.module(x) if self._slots else functional_call(self.module, tensors, (x,))
+        output: Tensor = logits(self.module(x) if self._slots else functional_call(self.module, tensors, (x,)))
         return output
 
     def _put(self, tensors: Tree) -> None:

@@ -32,16 +32,17 @@ def training_obstacle(engine: Engine, workload: Workload) -> str:
             return f"PyTorch has no nn.{type(part).__name__} for many clients at once"
     try:
         with torch.no_grad():
-            _two_steps(engine, workload)
+            two_steps(engine, workload)
     except Exception as error:  # models and compilers can fail in many ways
         return first_line(error)
     return ""
 
 
-def _two_steps(engine: Engine, workload: Workload) -> None:
+def two_steps(engine: Engine, workload: Workload, *, hear: bool = False) -> None:
     """A round of the largest and the smallest client; nothing of it is kept.
 
-    Of two steps, as clients share parameters in the first one, and every client has its own in the second.
+    Of two steps, as clients share parameters in the first one, and every client has its own in the second. With
+    `hear`, the server hears their last answers as well, and the model is made ready for evaluation.
     """
     method, learner, sizes = workload.method, workload.training.learner, workload.data.sizes
     ids = np.argsort(-sizes, kind="stable")[[0, -1]]
@@ -67,8 +68,12 @@ def _two_steps(engine: Engine, workload: Workload) -> None:
     states: States = Stacked(tree.repeat(method.client(learner.parameters, learner.buffers), 2))
     for phase in method.phases:
         replies, states, _ = engine.run(phase, phase.ask(server, cohort), states, work)
-        if phase is not method.phases[-1]:
+        if hear or phase is not method.phases[-1]:
             server = phase.hear(server, replies, cohort)
+    if hear:
+        method.presented(server)
+        if (personal := method.personal) is not None:
+            engine.run(personal, personal.ask(server, cohort), states, work)
 
 
 def _mixing(workload: Workload) -> str:

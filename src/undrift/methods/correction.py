@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -56,6 +58,13 @@ class Correction:
     def __init_subclass__(cls) -> None:
         if "key" not in vars(cls):
             cls.key = cls.__name__
+        for name, value in vars(cls).items():
+            known = name.startswith("_") or hasattr(Correction, name) or not inspect.isfunction(value)
+            if not known and (near := difflib.get_close_matches(name, (*STATES, *HOOKS), n=1, cutoff=0.75)):
+                raise TypeError(
+                    f"{cls.__name__}.{name} is no hook of a correction; did you mean {near[0]!r}? "
+                    "(A method that nobody else calls starts with _)"
+                )
 
     # state
     def server(self, model: Tree) -> State:
@@ -121,6 +130,7 @@ class Correction:
         return model
 
 
+STATES = ("server", "client", "ledger")  # what is remembered before the first round
 HOOKS = (
     "survey",
     "digest",

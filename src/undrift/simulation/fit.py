@@ -211,8 +211,10 @@ def _unchanged(loss: Any) -> Iterator[None]:
 
 def _check_output(output: Any, count: int, mode: str) -> None:
     if not isinstance(output, Tensor) or output.ndim == 0 or len(output) != count:
+        got = f"a dict with {', '.join(map(repr, output))}" if isinstance(output, dict) else _shape(output)
+        also = "" if isinstance(output, Tensor) else ", or a dict or an object with such logits"
         raise ValueError(
-            f"{mode}the model must return a tensor with one row per sample, got {_shape(output)} for {count} samples"
+            f"{mode}the model must return a tensor with one row per sample{also}, got {got} for {count} samples"
         )
 
 

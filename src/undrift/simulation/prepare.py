@@ -38,6 +38,7 @@ from undrift.simulation.describe import describe
 from undrift.simulation.fit import check_fit, find_aggregate, find_augmentation
 from undrift.simulation.options import Options
 from undrift.simulation.setup import Experiment, Setup
+from undrift.simulation.try_hooks import try_hooks
 from undrift.storage.memory import host_left
 
 _TORCH_DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -118,7 +119,8 @@ def _check_steps(schedule: Schedule, data: FederatedData) -> None:
 def _check_memory(method: Method, learner: Learner) -> None:
     """Refuses client states that no memory holds, from their shapes alone."""
     model, buffers = (_shapes(part) for part in (learner.parameters, learner.buffers))
-    with suppress(NotImplementedError, RuntimeError):  # an algorithm may need values, which these tensors have not
+    # An algorithm may need values, which these tensors have not; hooks that are wrong are named by `try_hooks`.
+    with suppress(NotImplementedError, RuntimeError, TypeError, AttributeError):
         needed, left = tree.nbytes(method.client(model, buffers)), host_left()
         if needed > left:
             raise ValueError(
@@ -145,6 +147,7 @@ def with_engine(setup: Setup) -> Experiment:
         uneven=_uneven(options, setup.schedule, setup.data),
     )
     with arithmetic(setup.precision):
+        try_hooks(workload)
         engine, reason = choose(options.engine, workload)
     return Experiment(**vars(setup), engine=engine, engine_reason=reason)
 
