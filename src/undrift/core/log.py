@@ -1,8 +1,8 @@
 """Notices to the user, through the standard logger ``undrift``.
 
 An application that configures `logging` gets them like any others. Where nobody has, they are printed to a terminal, so
-that a user learns why the first round takes long, and are not mixed into redirected output; warnings are printed there,
-too.
+that a user learns why the first round takes long, and are not mixed into redirected output; warnings and lines on
+progress are printed there, too. ``logging.getLogger("undrift").setLevel("WARNING")`` leaves only warnings.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ import unicodedata
 from contextlib import suppress
 
 logger = logging.getLogger("undrift")
+_EVERYWHERE = "everywhere"  # the attribute of a record that is printed to files as well
 
 
 class _TerminalHandler(logging.Handler):
     """Prints if the application has not configured logging: notices to a terminal, above a progress bar; warnings
-    wherever standard error goes."""
+    and progress wherever standard error goes."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if logging.getLogger().handlers or (record.levelno < logging.WARNING and not _is_terminal()):
+        everywhere = record.levelno >= logging.WARNING or getattr(record, _EVERYWHERE, False)
+        if logging.getLogger().handlers or not (everywhere or _is_terminal()):
             return
         if (stream := sys.stderr) is not None:  # looked up here: a progress bar replaces it
             with suppress(OSError, ValueError):  # a pipe or a file that was closed
@@ -40,6 +42,11 @@ logger.setLevel(logging.INFO)
 def notice(text: str) -> None:
     """A line that tells the user what is happening and why."""
     logger.info(text)
+
+
+def progress(text: str) -> None:
+    """A line that tells how far a run is, for those who read a file instead of watching a terminal."""
+    logger.info(text, extra={_EVERYWHERE: True})
 
 
 def warning(text: str) -> None:

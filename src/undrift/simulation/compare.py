@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 from torch import nn
@@ -20,7 +20,7 @@ from undrift.core.check import nearest
 from undrift.core.log import warning
 from undrift.data import FederatedData
 from undrift.methods.algorithm import Algorithm
-from undrift.reporting import report
+from undrift.reporting import notebook, report
 from undrift.reporting.figures import summarise
 from undrift.reporting.record import Record, history_frame
 from undrift.simulation.arguments import Objects
@@ -35,6 +35,9 @@ from undrift.simulation.run import Run
 from undrift.simulation.setup import Experiment, Setup
 from undrift.simulation.simulate import reopen, start
 from undrift.storage.directory import RunDirectory
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 class Comparison:
@@ -52,6 +55,17 @@ class Comparison:
         frames = [r.history.assign(label=r.label, seed=r.seed) for r in self.records]
         joined = pd.concat(frames, ignore_index=True)
         return joined[["label", "seed", *(c for c in joined.columns if c not in ("label", "seed"))]]
+
+    def plot(self, column: str | None = None, axes: Axes | None = None) -> Axes:
+        """Draw a column of the histories over rounds: mean and band from the lowest to the highest seed.
+
+        By default the accuracy. Returns matplotlib's axes, new ones unless some are given.
+        """
+        return notebook.draw(self.records, column, axes)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return notebook.html_table(self.records, self.target)
 
     def report(self, path: str | Path, title: str = "undrift") -> Path:
         """One self-contained HTML file."""

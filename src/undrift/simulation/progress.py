@@ -1,36 +1,28 @@
-"""Progress bars with an estimate, on a terminal only."""
+"""How far runs are, as a display shows it."""
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Column
-
-from undrift.core.log import printable
+from undrift.simulation.display import Display, Task, choose
 
 Tick = Callable[[int, dict[str, Any] | None], None]
 
 
 class _Overall(NamedTuple):
-    """The bar of all runs of a comparison, and the display it is in."""
+    """The task of all runs of a comparison, and the display it is in."""
 
-    progress: Progress
-    bar: TaskID
+    display: Display
+    task: Task
+
+    def advance(self, rounds: int, *, computed: bool) -> None:
+        self.task.done += rounds
+        self.task.before += 0 if computed else rounds
+        self.display.show(self.task)
 
 
 _overall: ContextVar[_Overall | None] = ContextVar("_overall", default=None)
@@ -41,7 +33,7 @@ _hidden: ContextVar[bool] = ContextVar("_hidden", default=False)
 
 @contextmanager
 def hidden() -> Iterator[None]:
-    """Meanwhile no bars are shown: for runs that are not the user's own."""
+    """Meanwhile nothing is shown: for runs that are not the user's own."""
     token = _hidden.set(True)
     try:
         yield
@@ -49,18 +41,14 @@ def hidden() -> Iterator[None]:
         _hidden.reset(token)
 
 
-def _shows_bars() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty() and not _hidden.get()
-
-
 @contextmanager
 def overall_bar(label: str, rounds: int) -> Iterator[None]:
     """One bar for the rounds of several runs; the run that is training has its own below it."""
-    if not _shows_bars():
+    if _hidden.get() or (display := choose()) is None:
         yield
         return
-    with _display() as progress:
-        token = _overall.set(_Overall(progress, progress.add_task(printable(label), total=rounds, figures="")))
+    with display:
+        token = _overall.set(_Overall(display, display.add(label, rounds)))
         try:
             yield
         finally:
@@ -69,43 +57,38 @@ def overall_bar(label: str, rounds: int) -> Iterator[None]:
 
 @contextmanager
 def progress_bar(label: str, rounds: int, runs: int = 1) -> Iterator[Tick]:
-    """Yields ``tick(rounds done, row of the last round)``, for `runs` runs that train together."""
+    """Yields ``tick(rounds done, row of the last round)``, for `runs` runs that train together.
+
+    Its first call tells how many rounds there are already.
+    """
     overall = _overall.get()
-    if _hidden.get() or (overall is None and not _shows_bars()):
+    display = None if _hidden.get() else choose() if overall is None else overall.display
+    if display is None:
         yield lambda done, row: None
         return
-    with _display() if overall is None else nullcontext(overall.progress) as progress:
-        bar, before = progress.add_task(printable(label), total=rounds, figures=""), 0
+    with display if overall is None else nullcontext():
+        task, begun = display.add(label, rounds), False
 
         def tick(done: int, row: dict[str, Any] | None) -> None:
-            nonlocal before
-            progress.update(bar, completed=done)
+            nonlocal begun
+            new, task.done = done - task.done, done
+            if not begun:
+                task.before = done
+            task.figures = task.figures if row is None else _figures(row, task.figures)
             if overall is not None:
-                progress.advance(overall.bar, (done - before) * runs)
-            before = done
-            if row is not None and not math.isnan(row["accuracy"]):
-                progress.update(bar, figures=f"accuracy {row['accuracy']:.1%}")
-            elif row is not None and not math.isnan(row["train_loss"]):
-                progress.update(bar, figures=f"training loss {row['train_loss']:.4g}")
+                overall.advance(new * runs, computed=begun)
+            display.show(task)
+            begun = True
 
         yield tick
         if overall is not None:  # a run may end early; its remaining rounds count as done
-            progress.advance(overall.bar, (rounds - before) * runs)
-            progress.remove_task(bar)
+            overall.advance((rounds - task.done) * runs, computed=False)
+            display.remove(task)
 
 
-def _display() -> Progress:
-    return Progress(
-        TextColumn("{task.description}", style="bold", markup=False),
-        BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=8)),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[figures]}"),
-        TextColumn("elapsed"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        expand=True,
-        # What is redirected to a file must not appear on the terminal.
-        redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
-    )
+def _figures(row: dict[str, Any], before: tuple[str, ...]) -> tuple[str, ...]:
+    """Training loss and accuracy; the last known one where a round was not evaluated."""
+    accuracy = "" if math.isnan(row["accuracy"]) else f"accuracy {row['accuracy']:.1%}"
+    known = [accuracy] if accuracy else [figure for figure in before if figure.startswith("accuracy")]
+    loss = [] if math.isnan(row["train_loss"]) else [f"training loss {row['train_loss']:.4g}"]
+    return (*loss, *known)

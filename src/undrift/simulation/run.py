@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from html import escape
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -22,6 +23,7 @@ from undrift.core.tree import Tree
 from undrift.data.federated import FederatedData
 from undrift.engines.determinism import arithmetic, threads
 from undrift.protocol import State
+from undrift.reporting import notebook
 from undrift.reporting.record import COLUMNS, Record, history_frame
 from undrift.reporting.wording import unit_of_traffic
 from undrift.simulation.evaluation import Evaluator, client_accuracies, model_in_use, server_models
@@ -33,6 +35,9 @@ from undrift.storage import model_file
 from undrift.storage.arena import Space
 from undrift.storage.directory import Found, RunDirectory
 from undrift.storage.states import ClientStates, Ids
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _SAVING_SHARE = 0.05  # checkpoints may take this part of the time
 _SAVING_SPEED = 200e6  # bytes a second; what is new since the last checkpoint is expected to take so long
@@ -225,6 +230,20 @@ class Run:
         last = next((r["accuracy"] for r in reversed(self._rows) if not math.isnan(r["accuracy"])), None)
         ending = "" if last is None else f", accuracy {last:.4f}"
         return f"Run({self._experiment.algorithm!r}, {self.rounds} rounds{ending})"
+
+    def plot(self, column: str | None = None, axes: Axes | None = None) -> Axes:
+        """Draw a column of the history over rounds, by default the accuracy.
+
+        Returns matplotlib's axes, new ones unless some are given.
+        """
+        if not self._rows:
+            raise ValueError("plot needs at least one round, and this run has none yet")
+        return notebook.draw([self.record], column, axes)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        words = f"<p>{escape(repr(self))}</p>"
+        return words + notebook.html_table([self.record], self.options.target) if self._rows else words
 
     # rounds
 

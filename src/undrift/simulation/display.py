@@ -1,0 +1,175 @@
+"""Where progress is shown: bars on a terminal, one bar in a notebook, now and then a line elsewhere (log files, CI)."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from html import escape
+from importlib import import_module
+from time import monotonic
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TaskID, TextColumn
+from rich.progress import Task as Bar
+from rich.table import Column
+from rich.text import Text
+
+from undrift.core.log import logger, printable, progress
+
+_FIRST, _OFTEN, _SHARE = 5.0, 30.0, 0.05  # seconds until the first line; then between lines, or a share of the time
+_REDRAWN = 0.25  # seconds between changes of a bar in a notebook
+
+
+@dataclass
+class Task:
+    """Rounds of a run, of several that train together, or of all runs of a comparison."""
+
+    label: str
+    total: int
+    done: int = 0
+    before: int = 0  # rounds that a run had when it was continued
+    figures: tuple[str, ...] = ()
+
+
+class Display(ExitStack):
+    """Shows tasks, the first of which may comprise the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tasks: list[Task] = []
+        self._started = monotonic()
+
+    def add(self, label: str, total: int) -> Task:
+        self.tasks.append(Task(printable(label), total))
+        return self.tasks[-1]
+
+    def show(self, task: Task) -> None:
+        """Called after every change of a task."""
+
+    def remove(self, task: Task) -> None:
+        self.tasks.remove(task)
+
+    @property
+    def elapsed(self) -> float:
+        return monotonic() - self._started
+
+    def text(self) -> str:
+        """A line on the task that comprises the others, and on the newest."""
+        whole, newest = self.tasks[0], self.tasks[-1]
+        share = "" if whole is newest else f"{whole.label}, {whole.done / whole.total:.0%} done; "
+        figures = [f"{share}{newest.label}: round {newest.done} of {newest.total}", *newest.figures]
+        return ", ".join([*figures, times(self.elapsed, _left(whole, self.elapsed))])
+
+
+def _left(task: Task, elapsed: float) -> float | None:
+    """Seconds until a task is done, if it goes on as it did; None if that is not known yet."""
+    computed = task.done - task.before
+    return elapsed / computed * (task.total - task.done) if computed > 0 else None
+
+
+def times(elapsed: float, left: float | None) -> str:
+    return f"elapsed {_clock(elapsed)}" + ("" if not left else f", left {_clock(left)}")
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
+
+
+class Lines(Display):
+    """Lines for a file: seldom enough that a week makes some hundred, often enough to see that a run is alive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._due, self._last = _FIRST, ""
+
+    def show(self, task: Task) -> None:
+        elapsed = self.elapsed
+        if elapsed >= self._due:
+            self._due = elapsed + max(min(elapsed, _OFTEN), _SHARE * elapsed)
+            self._last = self.text()
+            progress(self._last)
+
+    def __exit__(self, *error: Any) -> bool | None:
+        if self._last and error[0] is None and (text := self.text()) != self._last:
+            progress(text)
+        return super().__exit__(*error)
+
+
+class Notebook(Display):
+    """A bar in the output of a cell."""
+
+    def __enter__(self) -> Self:
+        self._ipython = import_module("IPython.display")
+        self._output = self._ipython.display(self._ipython.HTML(""), display_id=True)
+        self._drawn = 0.0
+        return super().__enter__()
+
+    def show(self, task: Task) -> None:
+        if self.elapsed - self._drawn >= _REDRAWN or task.done == task.total:
+            self._draw()
+
+    def _draw(self) -> None:
+        self._drawn = self.elapsed
+        whole = self.tasks[0]
+        bar = f'<progress value="{whole.done}" max="{whole.total}"></progress>'
+        self._output.update(self._ipython.HTML(f"{bar} {escape(self.text())}"))
+
+    def __exit__(self, *error: Any) -> bool | None:
+        self._draw()
+        return super().__exit__(*error)
+
+
+class Bars(Display):
+    """A bar a task, on a terminal."""
+
+    def __enter__(self) -> Self:
+        self._progress = self.enter_context(_bars())
+        self._bars: dict[int, TaskID] = {}
+        return super().__enter__()
+
+    def add(self, label: str, total: int) -> Task:
+        task = super().add(label, total)
+        self._bars[id(task)] = self._progress.add_task(task.label, total=total, figures="")
+        return task
+
+    def show(self, task: Task) -> None:
+        self._progress.update(self._bars[id(task)], completed=task.done, figures="".join(task.figures[-1:]))
+
+    def remove(self, task: Task) -> None:
+        self._progress.remove_task(self._bars.pop(id(task)))
+        super().remove(task)
+
+
+class _Times(ProgressColumn):
+    max_refresh = 0.5
+
+    def render(self, task: Bar) -> Text:
+        elapsed = task.finished_time if task.finished else task.elapsed
+        return Text(times(elapsed or 0.0, None if task.finished else task.time_remaining), style="progress.remaining")
+
+
+def _bars() -> Progress:
+    return Progress(
+        TextColumn("{task.description}", style="bold", markup=False),
+        BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=8)),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[figures]}"),
+        _Times(table_column=Column(no_wrap=True)),
+        console=Console(stderr=True),
+        expand=True,
+        # What is redirected to a file must not appear on the terminal.
+        redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
+    )
+
+
+def choose() -> Display | None:
+    """The display for where we are; none if notices are switched off: ``getLogger("undrift").setLevel("WARNING")``."""
+    if not logger.isEnabledFor(logging.INFO):
+        return None
+    if Console().is_jupyter:
+        return Notebook()
+    return Bars() if sys.stderr is not None and sys.stderr.isatty() else Lines()
