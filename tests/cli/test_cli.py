@@ -159,6 +159,14 @@ def test_wrong_usage(
     assert not Path("runs").exists()
 
 
+def test_the_learning_rate_has_an_option(undrift: Undrift) -> None:
+    undrift("run", "-a", "fedavg", *QUICK[:-2], "--lr", "0.25", "--out", "x")
+    assert RunDirectory.open("x").config["options"]["lr"] == 0.25
+    refused(undrift("run", "-a", "fedavg", "--learning-rate", "0.1"), "did you mean --lr?")
+    refused(undrift("run", "-a", "fedavg", "--set", "learning_rate=0.1"), "did you mean 'local.lr'?")
+    refused(undrift("run", "-a", "fedavg", "--set", "server.learning_rate=0.1"), "did you mean 'local.lr'?")
+
+
 def test_a_directory_that_is_taken(undrift: Undrift) -> None:
     Path("full").mkdir()
     Path("full/mine.txt").touch()
@@ -306,6 +314,7 @@ def test_resume_adds_rounds(undrift: Undrift) -> None:
     assert [row | {"seconds": 0} for row in RunDirectory.open("x").rows()] == whole
     assert summary["rounds"] == 6
     assert summary["accuracy"] == whole[-1]["accuracy"]
+    assert "as asked" not in summary["engine_reason"]
 
 
 @pytest.mark.parametrize(
@@ -434,6 +443,31 @@ def test_the_list_of_algorithms_does_not_wait_for_torch() -> None:
     with started([sys.executable, "-c", loaded + code, "list", "algorithms"]) as running:
         out, _ = running.communicate(timeout=LIMIT)
     assert out.rstrip().endswith("False")
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("undrift expl", ["explain"]),
+        ("undrift run -a fedh", ["fedhbm"]),
+        ("undrift compare -a fedavg,fedpr", ["fedavg,fedprox"]),
+        ("undrift run --model lenet", ["lenet", "lenet5", "lenet-hsu"]),
+        ("undrift data get fa", ["fashion-mnist"]),
+        ("undrift data show --partition sh", ["shards"]),
+        ("undrift explain scaf", ["scaffold"]),
+        ("undrift list mo", ["models"]),
+    ],
+)
+def test_the_shell_completes_names(line: str, offered: list[str]) -> None:
+    words = line.split()
+    environment = {"_UNDRIFT_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    result = CliRunner().invoke(app, [], prog_name="undrift", env=environment)
+    assert result.stdout.split() == offered
+
+
+def test_completion_can_be_installed(undrift: Undrift) -> None:
+    pytest.importorskip("shellingham")
+    assert "_UNDRIFT_COMPLETE=complete_bash" in undrift("--show-completion", "bash").stdout
 
 
 def test_list_refuses(undrift: Undrift) -> None:

@@ -37,6 +37,19 @@ def test_get_and_show(here: Path) -> None:
     }
 
 
+def test_without_a_command_there_is_help() -> None:
+    assert "Usage: undrift data" in undrift("data")
+
+
+def test_names_as_others_write_them(here: Path) -> None:
+    hub_files.write_all("fashion-mnist", here / "files")
+    got = json.loads(undrift("data", "get", "fmnist", "--from", "files", "--json"))
+    assert got["path"] == str(here / "cache" / "fashion-mnist")
+    assert "fashion-mnist, iid: 2 clients" in undrift(
+        "data", "show", "-d", "Fashion_MNIST", "--partition", "iid", "--clients", "2"
+    )
+
+
 def test_json(here: Path) -> None:
     hub_files.write_all("mnist", here / "files")
     got = json.loads(undrift("data", "get", "mnist", "--from", "files", "--json"))

@@ -106,6 +106,17 @@ def test_default_settings_are_copies() -> None:
         ud.data.default_settings("digit")
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"), [("fmnist", "fashion-mnist"), ("FashionMNIST", "fashion-mnist"), ("CIFAR-10", "cifar10")]
+)
+def test_names_as_others_write_them(name: str, meant: str) -> None:
+    assert ud.data.full_name(name) == meant
+
+
+def test_runs_store_the_full_name() -> None:
+    assert ud.data.load("Digits").recipe == ud.data.load("digits").recipe
+
+
 def test_digits_are_built_in() -> None:
     assert ud.data.is_local("digits")
     assert len(ud.data.load("digits")) == 40

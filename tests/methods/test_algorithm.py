@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
+import pickle
+import re
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -48,6 +52,26 @@ def keys(algorithm: Algorithm, **changes: Any) -> list[str]:
 )
 def test_labels_show_what_differs_from_the_defaults(algorithm: Algorithm, label: str) -> None:
     assert algorithm.label == label
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "hint"),
+    [
+        (FedProx, "nu", "did you mean 'mu'?"),
+        (FedHBM, "Beta", "did you mean 'beta'?"),
+        (FedAvg, "lr", "allowed: 'pgvc'"),
+        (PGVC, "layer", "did you mean 'layers'?"),
+    ],
+)
+def test_unknown_options_are_refused_with_the_nearest(kind: type[Any], option: str, hint: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(f"{kind.__name__} has no option '{option}'; {hint}")):
+        kind(**{option: 1})
+
+
+def test_the_signature_of_an_algorithm_lists_its_options() -> None:
+    assert list(inspect.signature(FedDyn).parameters) == ["alpha", "pgvc"]
+    algorithm = FedDyn(0.5)
+    assert copy.deepcopy(algorithm) == pickle.loads(pickle.dumps(algorithm)) == algorithm
 
 
 def test_options_of_every_algorithm_are_listed_when_set() -> None:

@@ -11,9 +11,8 @@ from typing import Any
 
 from undrift import algorithms, plugins
 from undrift.core import check
-from undrift.core.check import nearest
 from undrift.methods.algorithm import Algorithm
-from undrift.methods.options import default_of
+from undrift.methods.options import default_of, refuse_unknown
 from undrift.methods.plugin import Plugin
 
 _LONGEST = 10_000  # characters
@@ -119,10 +118,7 @@ def _plugin_kind(option: str, value: Any) -> type[Plugin] | None:
 
 
 def _refuse_unknown(kind: type[Algorithm] | type[Plugin], options: Mapping[str, Any]) -> None:
-    known = [option.name for option in fields(kind)]
-    for key in options:
-        if key not in known:
-            raise ValueError(f"{kind.__name__} has no option {check.shown(key)}{nearest(key, known)}")
+    refuse_unknown(kind.__name__, options, [option.name for option in fields(kind)])
 
 
 def _without_defaults(kind: type[Algorithm] | type[Plugin], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from undrift.cli import complete
 from undrift.cli.help import CommandWithSettings, examples
 from undrift.cli.options import AsJson, Clients, ConfigFile, Data, Model, Out, Partition, Rounds, Settings
 from undrift.cli.results import output_directory, show_comparison, show_defaults
@@ -13,14 +14,21 @@ from undrift.core import check
 
 
 def register(app: typer.Typer) -> None:
-    epilog = examples("undrift compare -a fedavg,fedhbm --partition dirichlet:0.1 --seeds 5 --set local.lr=0.1")
+    epilog = examples("undrift compare -a fedavg,fedhbm --partition dirichlet:0.1 --seeds 5 --lr 0.1")
     app.command(cls=CommandWithSettings, epilog=epilog)(compare)
 
 
 def compare(
     config: ConfigFile = None,
     algorithms: Annotated[
-        str, typer.Option("--algorithms", "-a", metavar="LIST", help="As in fedavg,fedhbm or 'fedprox(mu=0.1),fedavg'.")
+        str,
+        typer.Option(
+            "--algorithms",
+            "-a",
+            metavar="LIST",
+            help="As in fedavg,fedhbm or 'fedprox(mu=0.1),fedavg'.",
+            autocompletion=complete.algorithms,
+        ),
     ] = "",
     data: Data = None,
     model: Model = None,

@@ -25,7 +25,7 @@ from undrift.cli.options import DEFAULT_DATA
 from undrift.cli.settings import SETTINGS
 from undrift.core import check
 from undrift.core.check import nearest
-from undrift.data import FederatedData, default_settings, load
+from undrift.data import FederatedData, default_settings, full_name, load
 from undrift.methods.algorithm import Algorithm
 from undrift.simulation.arguments import settings
 from undrift.simulation.options import Option
@@ -122,7 +122,7 @@ def _toml_value(text: str) -> Any:
 def resolve(sections: Sections) -> Configuration:
     """What the sections stand for; refuses unknown keys and wrong values."""
     given = {section: _checked(section, keys) for section, keys in sections.items() if section != ALGORITHM}
-    name = given.get("data", {}).get("name", DEFAULT_DATA)
+    name = full_name(given.get("data", {}).get("name", DEFAULT_DATA))
     defaults = default_settings(name)
     values = merge(DEFAULTS, defaults, given)
     arguments = {each.name: _argument(each, values.get(each.section, {})) for each in settings()}
@@ -132,7 +132,7 @@ def resolve(sections: Sections) -> Configuration:
         for key, value in keys.items()
         if key not in given.get(section, {})
     }
-    return Configuration({"name": name} | values.get("data", {}), values["model"]["name"], arguments, in_use)
+    return Configuration(values.get("data", {}) | {"name": name}, values["model"]["name"], arguments, in_use)
 
 
 def _argument(option: Option, keys: Mapping[str, Any]) -> Any:
@@ -175,8 +175,9 @@ def _check(option: Option, value: Any) -> None:
 
 
 def _suggestion(section: str, key: str) -> str:
-    """The same key of another section, or else the closest of all."""
-    elsewhere = [f"{s}.{key}" for s, keys in SETTINGS.items() if key in keys]
+    """The same key of another section, or what other libraries call so, or else the closest of all."""
+    meant = [option.path for keys in SETTINGS.values() for option in keys.values() if option.name == check.synonym(key)]
+    elsewhere = [f"{s}.{key}" for s, keys in SETTINGS.items() if key in keys] or meant
     if elsewhere:
         return f"; did you mean {' or '.join(map(repr, elsewhere))}?"
     home = SETTINGS.get(section)

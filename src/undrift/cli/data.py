@@ -8,13 +8,12 @@ from typing import Annotated
 
 import typer
 
+from undrift.cli import complete
 from undrift.cli.console import print_json, print_paths, print_table
 from undrift.cli.help import examples
 from undrift.cli.options import DEFAULT_DATA, AsJson, Clients, Partition
 
-commands = typer.Typer(
-    no_args_is_help=True, rich_markup_mode="rich", help="Fetch or import a data set; draw a partition."
-)
+commands = typer.Typer(rich_markup_mode="rich")
 _FIGURES = {
     "samples": "Samples",
     "classes": "Classes",
@@ -28,9 +27,16 @@ def register(app: typer.Typer) -> None:
     app.add_typer(commands, name="data")
 
 
+@commands.callback(invoke_without_command=True)
+def data(ctx: typer.Context) -> None:
+    """Fetch or import a data set; draw a partition."""
+    if ctx.invoked_subcommand is None:
+        ctx.get_help()
+
+
 @commands.command(epilog=examples("undrift data get mnist --from ~/downloads/mnist"))
 def get(
-    name: Annotated[str, typer.Argument(metavar="NAME", hidden=True)],
+    name: Annotated[str, typer.Argument(metavar="NAME", hidden=True, autocompletion=complete.datasets)],
     source: Annotated[
         Path | None, typer.Option("--from", metavar="DIR", help="Import these files instead of fetching.")
     ] = None,
@@ -46,7 +52,7 @@ def get(
     from undrift.data import get as fetch
 
     manifest = fetch(name, source)
-    path = cache.home() / name
+    path = cache.home() / manifest["name"]
     if as_json:
         print_json(manifest | {"path": str(path)})
         return
@@ -61,7 +67,9 @@ def get(
 
 @commands.command(epilog=examples("undrift data show -d digits --partition dirichlet:0.1 --clients 20"))
 def show(
-    name: Annotated[str, typer.Option("--data", "-d", metavar="NAME", help="Data set.")] = DEFAULT_DATA,
+    name: Annotated[
+        str, typer.Option("--data", "-d", metavar="NAME", help="Data set.", autocompletion=complete.datasets)
+    ] = DEFAULT_DATA,
     partition: Partition = None,
     clients: Clients = None,
     seed: Annotated[int, typer.Option(metavar="S", help="Seed of the partition.")] = 0,
@@ -71,10 +79,11 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Draw the clients and classes of a partition, and measure how much clients differ."""
-    from undrift.data import default_partition, load
+    from undrift.data import default_partition, full_name, load
     from undrift.data.heterogeneity import heterogeneity, summary
     from undrift.data.picture import draw
 
+    name = full_name(name)
     federation = load(name, partition, clients, seed)
     scheme = partition or default_partition(name)
     stem = re.sub(r"[^A-Za-z0-9.]+", "-", f"{name}-{scheme}")

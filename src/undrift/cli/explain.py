@@ -9,6 +9,7 @@ import typer
 from rich.markup import escape
 from rich.text import Text
 
+from undrift.cli import complete
 from undrift.cli.console import console, print_indented, print_markup, print_pairs
 from undrift.cli.help import examples
 
@@ -17,7 +18,9 @@ def register(app: typer.Typer) -> None:
     app.command(epilog=examples("undrift explain fedhbm"))(explain)
 
 
-def explain(name: Annotated[str, typer.Argument(metavar="NAME", hidden=True)]) -> None:
+def explain(
+    name: Annotated[str, typer.Argument(metavar="NAME", hidden=True, autocompletion=complete.algorithms)],
+) -> None:
     """Explain an algorithm: its idea, its paper, what it keeps and sends."""
     from undrift.explain import page, unwrapped
 

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from undrift.cli import streams
 from undrift.cli.console import print_error
+from undrift.core import check
 from undrift.core.log import printable
 
 FAILED, USAGE = 1, 2  # exit codes
@@ -25,7 +26,7 @@ class Commands(TyperGroup):
         try:
             code = super().main(*args, **options | {"standalone_mode": False})
         except click.ClickException as error:
-            print_error(error.format_message().rstrip("."))
+            print_error(error.format_message().rstrip(".") + _known_as(error))
             code = USAGE
         try:
             sys.stdout.flush()
@@ -45,10 +46,18 @@ class Commands(TyperGroup):
             raise typer.Exit(USAGE) from None
 
 
+def _known_as(error: click.ClickException) -> str:
+    """What an unknown option is called here, where other libraries call it so."""
+    if not isinstance(error, click.NoSuchOption) or error.possibilities or error.ctx is None:
+        return ""
+    here = f"--{check.synonym(error.option_name.lstrip('-')).replace('_', '-')}"
+    known = any(here in parameter.opts for parameter in error.ctx.command.params)
+    return f"; did you mean {here}?" if known else ""
+
+
 app = typer.Typer(
     name="undrift",
     cls=Commands,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},

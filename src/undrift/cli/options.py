@@ -7,23 +7,41 @@ from typing import Annotated
 
 import typer
 
+from undrift.cli import complete
+
 DEFAULT_DATA = "digits"
 
 # Arguments are explained by the command's text: with recent versions of click their own help is not shown.
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", hidden=True)]
-Data = Annotated[str | None, typer.Option("--data", "-d", metavar="NAME", help=f"Data set [dim]({DEFAULT_DATA})[/].")]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        "--data", "-d", metavar="NAME", help=f"Data set [dim]({DEFAULT_DATA})[/].", autocompletion=complete.datasets
+    ),
+]
 Model = Annotated[
-    str | None, typer.Option("--model", "-m", metavar="NAME", help="Model [dim](the data set's default)[/].")
+    str | None,
+    typer.Option(
+        "--model",
+        "-m",
+        metavar="NAME",
+        help="Model [dim](the data set's default)[/].",
+        autocompletion=complete.models,
+    ),
 ]
 Partition = Annotated[
     str | None,
-    typer.Option(metavar="SCHEME", help="How samples are split among clients, as in classes:2 or dirichlet:0.1."),
+    typer.Option(
+        metavar="SCHEME",
+        help="How samples are split among clients, as in classes:2 or dirichlet:0.1.",
+        autocompletion=complete.partitions,
+    ),
 ]
 Clients = Annotated[int | None, typer.Option(metavar="N", help="Number of clients that share the data.")]
 Rounds = Annotated[int | None, typer.Option(metavar="N", help="Rounds of training.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any other setting, as in local.lr=0.05; repeatable."),
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any other setting, as in local.epochs=2; repeatable."),
 ]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Directory for all output [dim](runs/...)[/].")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]

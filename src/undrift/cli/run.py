@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from undrift.cli import complete
 from undrift.cli.console import print_markup
 from undrift.cli.help import CommandWithSettings, examples
 from undrift.cli.options import AsJson, Clients, ConfigFile, Data, Model, Out, Partition, Rounds, Settings
@@ -18,20 +19,28 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    epilog = examples("undrift run -a fedhbm -m mlp --rounds 60 --set local.lr=0.3")
+    epilog = examples("undrift run -a fedhbm -m mlp --rounds 60 --lr 0.3")
     app.command(cls=CommandWithSettings, epilog=epilog)(run)
 
 
 def run(
     config: ConfigFile = None,
     algorithm: Annotated[
-        str | None, typer.Option("--algorithm", "-a", metavar="NAME", help="As in fedhbm or 'fedprox(mu=0.1)'.")
+        str | None,
+        typer.Option(
+            "--algorithm",
+            "-a",
+            metavar="NAME",
+            help="As in fedhbm or 'fedprox(mu=0.1)'.",
+            autocompletion=complete.algorithms,
+        ),
     ] = None,
     data: Data = None,
     model: Model = None,
     partition: Partition = None,
     clients: Clients = None,
     rounds: Rounds = None,
+    rate: Annotated[float | None, typer.Option("--lr", metavar="RATE", help="Local learning rate.")] = None,
     seed: Annotated[int | None, typer.Option(metavar="S", help="Seed of everything random.")] = None,
     settings: Settings = None,
     profile: Annotated[bool, typer.Option("--profile", help="Show where the time of a round goes.")] = False,
@@ -50,6 +59,7 @@ def run(
         "data.clients": clients,
         "model.name": model,
         "run.rounds": rounds,
+        "local.lr": rate,
         "run.seed": seed,
     }
     others = (config, algorithm, settings, profile or None)

@@ -46,10 +46,46 @@ def plain(value: Any) -> Any:
     return value
 
 
+# What other libraries call an argument, and its name here.
+_SYNONYMS = {
+    "learning_rate": "lr",
+    "local_lr": "lr",
+    "client_lr": "lr",
+    "step_size": "lr",
+    "eta": "lr",
+    "server_learning_rate": "server_lr",
+    "global_lr": "server_lr",
+    "num_rounds": "rounds",
+    "n_rounds": "rounds",
+    "global_rounds": "rounds",
+    "local_epochs": "epochs",
+    "num_epochs": "epochs",
+    "local_steps": "steps",
+    "num_clients": "clients",
+    "n_clients": "clients",
+    "fraction": "cohort",
+    "participation": "cohort",
+    "clients_per_round": "cohort",
+    "batch": "batch_size",
+    "l2": "weight_decay",
+    "dataset": "data",
+    "random_state": "seed",
+}
+
+
+def synonym(word: str) -> str:
+    """The name here of what other libraries call `word`; any other word as it is."""
+    plain = word.lower().replace("-", "_")
+    return _SYNONYMS.get(plain, plain)
+
+
 def nearest(word: object, allowed: Iterable[str]) -> str:
     """A closing half-sentence: the closest allowed word, or all of them."""
     words = list(allowed)
-    close = difflib.get_close_matches(word, words, n=1) if isinstance(word, str) else []
+    close: list[str] = []
+    if isinstance(word, str):
+        cutoff = 0.5 if len(word) <= 2 else 0.6  # of two letters, one may be wrong
+        close = [synonym(word)] if synonym(word) in words else difflib.get_close_matches(word, words, 1, cutoff)
     return f"; did you mean {close[0]!r}?" if close else f"; allowed: {', '.join(map(repr, words))}"
 
 

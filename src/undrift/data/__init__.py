@@ -1,6 +1,6 @@
 """Data: named data sets, users' own, partitions, batches, augmentation."""
 
-from undrift.data.datasets import available, default_partition, default_settings, get, is_local, load
+from undrift.data.datasets import available, default_partition, default_settings, full_name, get, is_local, load
 from undrift.data.federated import FederatedData
 from undrift.data.partition import partition
 
@@ -9,6 +9,7 @@ __all__ = [
     "available",
     "default_partition",
     "default_settings",
+    "full_name",
     "get",
     "is_local",
     "load",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from undrift.data.federated import FederatedData, LocalTests
 from undrift.data.partition import UNASSIGNED, by_owner, owners, parse
 
 Array = np.ndarray[Any, Any]
+_SHORT_NAMES = {"fmnist": "fashion-mnist"}
 
 
 def load(
@@ -30,7 +32,8 @@ def load(
     With a `test_share`, every client holds out that part of its samples as a test set of its own. Images are
     normalised by the mean and the deviation of the training set, unless `normalise` is False.
     """
-    description = _find(name)
+    name = full_name(name)
+    description = CATALOGUE[name]
     arrays = _arrays(name, description)
     scheme = partition or description.partition
     natural = parse(scheme).name == "natural"
@@ -69,7 +72,8 @@ def get(name: str, source: str | Path | None = None) -> dict[str, Any]:
 
     A data set that is in the cache and undamaged is not fetched again; files are imported again and replace it.
     """
-    description = _find(name)
+    name = full_name(name)
+    description = CATALOGUE[name]
     if isinstance(description.content, BuiltIn):
         raise ValueError(f"the data set {name!r} is built in; there is nothing to get")
     if source is not None or not cache.intact(name):
@@ -86,7 +90,8 @@ def available() -> dict[str, str]:
 
 def is_local(name: str) -> bool:
     """Whether a data set can be loaded without fetching it."""
-    return isinstance(_find(name).content, BuiltIn) or cache.present(name)
+    name = full_name(name)
+    return isinstance(CATALOGUE[name].content, BuiltIn) or cache.present(name)
 
 
 def default_partition(name: str) -> str:
@@ -99,10 +104,20 @@ def default_settings(name: str) -> dict[str, dict[str, Any]]:
     return {section: dict(values) for section, values in _find(name).defaults.items()}
 
 
-def _find(name: str) -> Description:
-    if name not in CATALOGUE:
+def full_name(name: str) -> str:
+    """The name of the data set that is meant: case and punctuation make no difference, and some have short names."""
+    known = {_letters(each): each for each in CATALOGUE} | _SHORT_NAMES
+    if not isinstance(name, str) or _letters(name) not in known:
         raise ValueError(f"unknown data set {shown(name)}{nearest(name, CATALOGUE)}")
-    return CATALOGUE[name]
+    return known[_letters(name)]
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _find(name: str) -> Description:
+    return CATALOGUE[full_name(name)]
 
 
 def _arrays(name: str, description: Description) -> dict[str, Array]:

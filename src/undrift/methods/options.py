@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
-from typing import Any
+from typing import Any, Self
 
 from undrift.core import check
+
+
+class _SignatureOfInit:
+    """What help and editors show of a class: the arguments of its dataclass, not those of `HasOptions.__new__`."""
+
+    def __get__(self, instance: object, kind: Any) -> inspect.Signature:
+        return inspect.signature(kind.__init__.__get__(object()))  # bound to anything, which leaves out `self`
 
 
 class HasOptions:
@@ -14,6 +22,15 @@ class HasOptions:
 
     Labels show options and run directories store them.
     """
+
+    __signature__ = _SignatureOfInit()
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Says of an unknown option which there are, before Python says less."""
+        known = inspect.signature(cls).parameters
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+            refuse_unknown(cls.__name__, options, known, TypeError)
+        return super().__new__(cls)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -29,6 +46,15 @@ class HasOptions:
 
         if checked is not None or not hasattr(cls, "__post_init__"):
             cls.__post_init__ = plain_first  # type: ignore[attr-defined]  # called by every dataclass that has it
+
+
+def refuse_unknown(
+    name: str, options: Iterable[str], known: Iterable[str], error: type[Exception] = ValueError
+) -> None:
+    allowed = list(known)
+    for option in options:
+        if option not in allowed:
+            raise error(f"{name} has no option {check.shown(option)}{check.nearest(option, allowed)}")
 
 
 def options_of(instance: Any) -> list[Field[Any]]:

@@ -159,6 +159,8 @@ def compare(
                 given = Objects(algorithm, model, federations[seed], test, **objects)
                 like = shared.get(seed) or next(iter(shared.values()), None)
                 experiment = _prepared(label, given, place.options, like)
+                if place.group and place.stored is None:
+                    experiment = replace(experiment, engine_reason="as the runs it was to train with")
                 shared.setdefault(seed, experiment)
                 planned[label].append(_Planned(place, experiment))
         for runs in planned.values():

@@ -112,6 +112,9 @@ def reopen(experiment: Experiment, directory: RunDirectory) -> Run:
     """A run as its newest good checkpoint left it. Nothing in the directory is changed before it trains."""
     config = directory.config
     check_same(config, experiment.description)
+    # The stored engine was not asked for by whoever resumes.
+    reason = directory.environment.get("engine_reason", experiment.engine_reason)
+    experiment = replace(experiment, engine_reason=reason)
     run = Run(experiment, config | {"options": asdict(experiment.options)}, directory.environment, directory)
     run.restore()
     if run.rounds > (rounds := experiment.options.rounds):
