@@ -6,10 +6,11 @@ TORCH  ?= 2.13.0
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.stamp
+SITE_STAMP := $(VENV)/.stamp-site
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test attack coverage lint format types docs picture lock clean
+.PHONY: help setup demo test attack coverage lint format types docs site picture lock clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +59,15 @@ types: setup ## Type-check the library and its tests
 docs: setup ## Write the pages of all algorithms and settings
 	$(BIN)/python docs/pages.py
 
+site: $(SITE_STAMP) ## Build the documentation as a site, in site/; every warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "site: $(BIN)/python -m http.server -d site shows it"
+
+$(SITE_STAMP): $(STAMP)
+	@echo "setup: installing what builds the site"
+	@$(PIP) install -q -e '.[docs]' -c constraints.txt
+	@touch $(SITE_STAMP)
+
 picture: setup ## Draw the picture of the README from a fresh run of the example
 	@rm -rf runs/picture
 	$(BIN)/undrift run --out runs/picture
@@ -69,8 +79,8 @@ lock: ## Rewrite constraints.txt from a fresh environment
 	$(PYTHON) -m venv "$$tmp/venv"; \
 	"$$tmp/venv/bin/python" -m pip --disable-pip-version-check install -q torch==$(TORCH); \
 	echo "torch==$(TORCH)" > "$$tmp/torch.txt"; \
-	"$$tmp/venv/bin/python" -m pip --disable-pip-version-check install -q -e '.[dev]' -c "$$tmp/torch.txt"; \
-	{ echo "# Exact versions of everything that \`pip install -e '.[dev]'\` installs."; \
+	"$$tmp/venv/bin/python" -m pip --disable-pip-version-check install -q -e '.[dev,docs]' -c "$$tmp/torch.txt"; \
+	{ echo "# Exact versions of everything that \`pip install -e '.[dev,docs]'\` installs."; \
 	  echo "# Regenerate with: make lock"; \
 	  "$$tmp/venv/bin/python" -m pip --disable-pip-version-check list --format=freeze --exclude-editable \
 	    | grep -v -i -E '^(pip|wheel|undrift)==' | sed -E 's/\+[A-Za-z0-9.]+$$//'; \
@@ -79,5 +89,5 @@ lock: ## Rewrite constraints.txt from a fresh environment
 	echo "lock: wrote constraints.txt"
 
 clean: ## Remove the environment, caches and build outputs
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
+	rm -rf $(VENV) dist build site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
