@@ -61,7 +61,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "model name": ({"model": "mpl"}, ValueError, "unknown model 'mpl'; did you mean 'mlp'?"),
     "model kind": ({"model": 3}, TypeError, "model must be a torch.nn.Module or a name, got int"),
     "data name": ({"data": "digit"}, ValueError, "unknown data set 'digit'; did you mean 'digits'?"),
-    "data kind": ({"data": 3}, TypeError, "data must be a list of pairs (x, y), a FederatedData or a name, got int"),
+    "data kind": ({"data": 3}, TypeError, "a dict of them, a FederatedData or a name, got int"),
     "engine name": ({"engine": "batch"}, ValueError, "engine must be one of"),
     "optimizer name": ({"optimizer": "adamw"}, ValueError, "got 'adamw'; did you mean 'adam'?"),
     "augmentation name": ({"augment": "flop"}, ValueError, "unknown augmentation 'flop'; did you mean 'flip'?"),
@@ -121,7 +121,11 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "client 1 has none",
     ),
     "an empty first client": ({"data": changed(0, [], [])}, ValueError, "client 0 has none"),
-    "no pair": ({"data": [DATA[0], DATA[1][0]]}, TypeError, "client 1 must be a pair (x, y), got Tensor"),
+    "no pair": (
+        {"data": [DATA[0], DATA[1][0]]},
+        TypeError,
+        "client 1 must be a pair (x, y) or a torch Dataset, got Tensor",
+    ),
     "nan": ({"data": changed(1, with_value(NAN))}, ValueError, "x must be finite; a sample of client 1 (row 6)"),
     "infinity": ({"data": changed(1, with_value(INF))}, ValueError, "x must be finite; a sample of client 1"),
     "nan target": (

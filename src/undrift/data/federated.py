@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from undrift.core import check
-from undrift.data import arrays
+from undrift.data import arrays, torch_datasets
 from undrift.data.arrays import tensor
 
 Pair = tuple[Any, Any]
+Clients = Sequence[Any] | Mapping[Any, Any]  # a pair or a torch Dataset for every client
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Scale = tuple[Sequence[float], Sequence[float]]
 _MOST_CLASSES = 1 << 20  # larger targets count something else
@@ -41,7 +42,12 @@ class FederatedData:
     rows. `test` is a pair (x, y) held by the server, of the kind of `x` and `y`. `normalise` is the mean
     and the standard deviation of inputs per channel, for images [C, H, W]; models see (x − mean) / std, computed on
     the device after bytes have become numbers between 0 and 1 and after augmentation.
+
+    `client_names` and `class_names` are there where they are known, in the order of their numbers.
     """
+
+    client_names: tuple[str, ...] | None = None
+    class_names: tuple[str, ...] | None = None
 
     def __init__(
         self,
@@ -90,7 +96,7 @@ class FederatedData:
     def from_hub(
         cls,
         dataset: Any,
-        partition: str = "iid",
+        partition: str | None = None,
         clients: int | None = None,
         x: str = "image",
         y: str = "label",
@@ -102,17 +108,28 @@ class FederatedData:
     ) -> FederatedData:
         """From a Hugging Face data set, a data frame, or anything else whose columns ``dataset["label"]`` gives.
 
-        `x` and `y` name columns; images are decoded. `user` names the column with the user of each sample, for
-        ``partition="natural"``. `test` is another such table.
+        `x` and `y` name columns; images are decoded, and classes that are words are numbered in alphabetical order.
+        `user` names the column with the client of each sample, by which samples are split unless another `partition`
+        says otherwise (by default ``iid``). `test` is another such table.
         """
         from undrift.data import own
-        from undrift.data.partition import by_owner, owners
+        from undrift.data.partition import by_owner, owners, parse
 
+        partition = partition or ("iid" if user is None else "natural")
         inputs, targets = own.column(dataset, x), own.column(dataset, y)
+        held = None if test is None else (own.column(test, x), own.column(test, y))
+        names = own.class_words(dataset, y, targets, None if held is None else held[1])
+        if targets.dtype.kind in "US" and names is not None:
+            targets = own.numbered(targets, names)
+            held = None if held is None else (held[0], own.numbered(held[1], names))
         users = None if user is None else own.column(dataset, user)
         rows, sizes = by_owner(owners(partition, targets, clients, seed, users=users))
-        held = None if test is None else (own.column(test, x), own.column(test, y))
-        return cls.from_rows(inputs, targets, rows, sizes, test=held, normalise=normalise)
+        classes = None if names is None else len(names)
+        self = cls.from_rows(inputs, targets, rows, sizes, test=held, classes=classes, normalise=normalise)
+        self.class_names = names
+        if users is not None and parse(partition).name == "natural":
+            self.client_names = tuple(str(each) for each in users[rows[self.offsets[:-1]]])
+        return self
 
     @classmethod
     def from_folders(
@@ -131,20 +148,32 @@ class FederatedData:
             raise ValueError(f"{path} holds no folders; it needs one per client")
         pairs = [own.client(folder, names) for folder in folders]
         held = None if test is None else own.client(Path(test), names)
-        self = cls._joined(pairs, [f"client {folder.name!r}" for folder in folders], held)
-        self._classes = len(names) or None
+        self = cls._joined(pairs, held, [folder.name for folder in folders])
+        self._classes, self.class_names = len(names) or None, tuple(names) or None
         self.normalise = _checked_scale(normalise, self.x)
         return self
 
     @classmethod
-    def from_clients(cls, clients: Sequence[Pair], test: Pair | None = None) -> FederatedData:
-        """From a list with a pair of arrays (x, y) for every client."""
-        pairs = [_pair(f"client {i}", pair) for i, pair in enumerate(_entries("data", clients))]
-        return cls._joined(pairs, [f"client {i}" for i in range(len(pairs))], test)
+    def from_clients(cls, clients: Clients, test: Any = None) -> FederatedData:
+        """From what every client has, in a list or by its name in a dict.
+
+        That is a pair of arrays (x, y), or a torch Dataset of such samples, or a DataLoader, of which the Dataset is
+        read. `test` is one more of them.
+        """
+        if isinstance(clients, Mapping):
+            names = [str(name) for name in clients]
+            if len(set(names)) < len(names):
+                raise ValueError(f"data: names of clients must differ, got {check.shown(list(clients))}")
+            pairs = [_pair(f"client {name!r}", own) for name, own in zip(names, clients.values(), strict=True)]
+            return cls._joined(pairs, test, names)
+        pairs = [_pair(f"client {i}", own) for i, own in enumerate(_entries("data", clients))]
+        return cls._joined(pairs, test)
 
     @classmethod
-    def _joined(cls, clients: Sequence[Pair], names: Sequence[str], test: Pair | None) -> FederatedData:
-        """The samples of all clients in one array; `names` are for messages."""
+    def _joined(cls, clients: Sequence[Pair], test: Any, client_names: Sequence[str] | None = None) -> FederatedData:
+        """The samples of all clients in one array."""
+        known: Iterable[object] = range(len(clients)) if client_names is None else client_names
+        names = [f"client {name!r}" for name in known]
         xs: list[Tensor] = []
         ys: list[Tensor] = []
         for pair, name in zip(clients, names, strict=True):
@@ -168,6 +197,7 @@ class FederatedData:
         sizes = np.array([len(x) for x in xs], dtype=np.int64)
         _refuse_empty(sizes)
         self = cls.__new__(cls)
+        self.client_names = None if client_names is None else tuple(client_names)
         self._set(torch.cat(xs), torch.cat(ys), np.arange(int(sizes.sum())), sizes, test=test)
         return self
 
@@ -191,7 +221,7 @@ class FederatedData:
             wrong = int(np.flatnonzero((rows < 0) | (rows >= len(x)))[0])
             raise ValueError(
                 f"clients: row numbers must lie in 0..{len(x) - 1}, got {rows.min()}..{rows.max()}, "
-                f"the first of them from client {self._holder(wrong)}"
+                f"the first of them from client {self.client_name(self._holder(wrong))}"
             )
         self.test = None if test is None else held_out(test)
         self.local_tests: LocalTests | None = None
@@ -221,6 +251,10 @@ class FederatedData:
             if min(int(y.min()) for y in labels) >= 0 and most < _MOST_CLASSES:
                 self._classes = most + 1
         return self._classes
+
+    def client_name(self, index: int) -> str:
+        """A client's name in quotes, or its number, for messages."""
+        return str(index) if self.client_names is None else repr(self.client_names[index])
 
     def client(self, index: int) -> tuple[Tensor, Tensor]:
         rows = torch.from_numpy(self.rows[self.offsets[index] : self.offsets[index + 1]])
@@ -278,8 +312,9 @@ class FederatedData:
         return digest.hexdigest()
 
 
-def held_out(test: Pair) -> tuple[Tensor, Tensor]:
+def held_out(test: Any) -> tuple[Tensor, Tensor]:
     """A checked test set, as tensors."""
+    test = _read("test", test)
     if not isinstance(test, (tuple, list)) or len(test) != 2:
         raise TypeError(f"test must be a pair (x, y), got {type(test).__name__}")
     x, y = tensor("test x", test[0]), tensor("test y", test[1])
@@ -327,10 +362,16 @@ def _entries(what: str, values: Any) -> Iterable[Any]:
     return values
 
 
-def _pair(name: str, pair: Any) -> Pair:
+def _pair(name: str, own: Any) -> Pair:
+    pair = _read(name, own)
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-        raise TypeError(f"data: {name} must be a pair (x, y), got {type(pair).__name__}")
+        raise TypeError(f"data: {name} must be a pair (x, y) or a torch Dataset, got {type(pair).__name__}")
     return pair[0], pair[1]
+
+
+def _read(name: str, own: Any) -> Any:
+    """The pair of arrays in a Dataset or a DataLoader of torch; anything else stays as it is."""
+    return torch_datasets.read(name, own) if torch_datasets.is_dataset(own) else own
 
 
 def _refuse_empty(sizes: Ints) -> None:
@@ -345,7 +386,7 @@ def _refuse_nonfinite(what: str, values: Tensor, data: FederatedData | None = No
     if values.is_floating_point() and not bool(torch.isfinite(values).all()):
         bad = int((~torch.isfinite(values.flatten(1) if values.ndim > 1 else values[:, None])).any(1).nonzero()[0])
         owner = None if data is None else data.owner(bad)
-        whose = "" if owner is None else f" of client {owner}"
+        whose = "" if owner is None or data is None else f" of client {data.client_name(owner)}"
         raise ValueError(f"data: {what} must be finite; a sample{whose} (row {bad}) has NaN or infinity")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,21 @@ def column(dataset: Any, name: str) -> Array:
         return np.asarray(values)
     except ValueError as error:
         raise ValueError(f"column {name!r} has rows of different lengths; pad them first") from error
+
+
+def class_words(dataset: Any, name: str, *targets: Array | None) -> tuple[str, ...] | None:
+    """The names of classes, if a column has words, or numbers that the data set knows the words for."""
+    labels = [values for values in targets if values is not None]
+    if all(values.dtype.kind in "US" for values in labels):
+        return tuple(sorted({str(word) for values in labels for word in np.unique(values.astype(str))}))
+    feature = getattr(dataset, "features", None)
+    names = getattr(feature[name], "names", None) if isinstance(feature, Mapping) and name in feature else None
+    return tuple(map(str, names)) if names else None
+
+
+def numbered(words: Array, names: Sequence[str]) -> Array:
+    """Words as their places among sorted names."""
+    return np.searchsorted(np.asarray(names), words.astype(str))
 
 
 def _columns(dataset: Any) -> list[str] | None:

@@ -15,11 +15,13 @@ from undrift.simulation.options import Option, Options, declared, given, listed,
 
 if TYPE_CHECKING:  # declarations import nothing slow
     from torch import nn
+    from torch.utils.data import Dataset
 
     from undrift.client.learner import SampleLoss
     from undrift.client.metrics import Metric
     from undrift.data import FederatedData
     from undrift.data.augment import Augment
+    from undrift.data.federated import Clients
     from undrift.methods.aggregate import Aggregate
     from undrift.methods.algorithm import Algorithm
     from undrift.methods.codec import Codec
@@ -41,12 +43,17 @@ class Objects:
     model: str | nn.Module = field(
         metadata={"meaning": "a module, whose parameters are the starting point and which is never changed, or a name"}
     )
-    data: str | FederatedData | Sequence[tuple[Any, Any]] = field(
-        metadata={"meaning": "a pair of arrays (x, y) for every client, a FederatedData, or a name"}
+    data: str | FederatedData | Clients = field(
+        metadata={
+            "meaning": "a pair of arrays (x, y) or a torch Dataset for every client, in a list or {name: ...}; "
+            "a FederatedData, or a name"
+        }
     )
-    test: tuple[Any, Any] | None = field(
+    test: tuple[Any, Any] | Dataset[Any] | None = field(
         default=None,
-        metadata={"meaning": "held-out samples (x, y); a named or federated data set brings its own"},
+        metadata={
+            "meaning": "held-out samples, (x, y) or a torch Dataset; a named or federated data set brings its own"
+        },
     )
     loss: SampleLoss | None = given("None for cross-entropy, or f(output, target) with one value per sample")
     augment: str | Augment | None = option(

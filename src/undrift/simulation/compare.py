@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 from torch import nn
+from torch.utils.data import Dataset
 
 from undrift.core import check
 from undrift.core.check import nearest
 from undrift.core.log import warning
 from undrift.data import FederatedData
+from undrift.data.federated import Clients
 from undrift.methods.algorithm import Algorithm
 from undrift.reporting import notebook, report
 from undrift.reporting.figures import summarise
@@ -118,8 +120,8 @@ class _Planned(NamedTuple):
 def compare(
     algorithms: Mapping[str, str | Algorithm] | Sequence[str],
     model: str | nn.Module,
-    data: str | FederatedData | Sequence[tuple[Any, Any]] | Callable[[int], FederatedData],
-    test: tuple[Any, Any] | None = None,
+    data: str | FederatedData | Clients | Callable[[int], FederatedData],
+    test: tuple[Any, Any] | Dataset[Any] | None = None,
     seeds: int | Sequence[int] = 1,
     *,
     lr: float | Sequence[float] = 0.01,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -244,9 +244,12 @@ def find_data(data: Any, seed: int) -> FederatedData:
         return data
     if isinstance(data, str):
         return load(data, seed=seed)
-    if isinstance(data, Sequence):
+    if isinstance(data, Sequence | Mapping):
         return FederatedData.from_clients(data)
-    raise TypeError(f"data must be a list of pairs (x, y), a FederatedData or a name, got {type(data).__name__}")
+    raise TypeError(
+        "data must be a list of pairs (x, y) or torch Datasets, one for every client, a dict of them, "
+        f"a FederatedData or a name, got {type(data).__name__}"
+    )
 
 
 def find_model(model: Any, data: FederatedData, seed: int) -> nn.Module:

@@ -51,7 +51,8 @@ class DivergenceError(ArithmeticError):
     """
 
     def __init__(self, round: int, clients: list[int], checkpoint: Path | None, run: Run) -> None:
-        shown = ", ".join(map(str, clients[:5])) + (f" and {len(clients) - 5} more" if len(clients) > 5 else "")
+        named = [run.experiment.data.client_name(client) for client in clients[:5]]
+        shown = ", ".join(named) + (f" and {len(clients) - 5} more" if len(clients) > 5 else "")
         saved = f"; last good checkpoint: {checkpoint}" if checkpoint else ""
         super().__init__(
             f"diverged in round {round}: loss or model of client {shown} is not finite{saved}; "
@@ -169,6 +170,8 @@ class Run:
         if data.classes is not None and data.y.ndim == 1:
             frame.insert(1, "classes", _classes_seen(data, data.classes))
         frame["accuracy"] = self._personal().reindex(frame.index)
+        if data.client_names is not None:
+            frame.index = pd.Index(data.client_names)
         frame.index.name = "client"
         return frame
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
+from torch.utils.data import Dataset
 
 from undrift.client.learner import SampleLoss
 from undrift.client.metrics import Metric
@@ -16,6 +17,7 @@ from undrift.core import check
 from undrift.core.log import notice, warning
 from undrift.data import FederatedData
 from undrift.data.augment import Augment
+from undrift.data.federated import Clients
 from undrift.methods.aggregate import Aggregate
 from undrift.methods.algorithm import Algorithm
 from undrift.methods.codec import Codec
@@ -46,8 +48,8 @@ def resume(
     *,
     algorithm: Algorithm | None = None,
     model: str | nn.Module | None = None,
-    data: str | FederatedData | Sequence[tuple[Any, Any]] | None = None,
-    test: tuple[Any, Any] | None = None,
+    data: str | FederatedData | Clients | None = None,
+    test: tuple[Any, Any] | Dataset[Any] | None = None,
     loss: SampleLoss | None = None,
     augment: str | Augment | None = None,
     metrics: Mapping[str, Metric] | None = None,
