@@ -50,6 +50,7 @@ class SingleRounds:
             clients(count),
             rounds=1_000_000,
             callbacks=[lambda row, run: True],  # after the first, the benchmark asks for one round at a time
+            cohort=1.0,
             batch_size=64,
             device=device,
         )

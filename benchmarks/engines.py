@@ -101,7 +101,9 @@ def plain_seconds(work: Workload, clients: Clients, rounds: int) -> list[float]:
 
 
 def engine_seconds(work: Workload, clients: Clients, rounds: int, engine: str) -> tuple[list[float], str]:
-    run = ud.simulate("fedavg", work.build(), clients, rounds=rounds, batch_size=work.batch_size, lr=LR, engine=engine)
+    run = ud.simulate(
+        "fedavg", work.build(), clients, rounds=rounds, batch_size=work.batch_size, cohort=1.0, lr=LR, engine=engine
+    )
     return run.history.seconds.tolist(), run.engine
 
 

@@ -60,14 +60,14 @@ def measure(algorithm: str, engine: str, parameters: float) -> dict[str, Any]:
     torch.manual_seed(0)
     width = round((parameters / LAYERS) ** 0.5)
     data = [(torch.randn(16, width), torch.randint(10, (16,))) for _ in range(CLIENTS)]
-    ud.simulate(algorithm, nn.Linear(width, 10), data, rounds=1, engine=engine, batch_size=8)
+    ud.simulate(algorithm, nn.Linear(width, 10), data, rounds=1, engine=engine, cohort=1.0, batch_size=8)
     layers = [part for _ in range(LAYERS) for part in (nn.Linear(width, width), nn.ReLU())]
     model = nn.Sequential(*layers, nn.Linear(width, 10))
     size = sum(p.nbytes for p in model.parameters())
     with contextlib.suppress(OSError):  # forget the peak so far, where that is allowed
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     before = memory("VmRSS")
-    run = ud.simulate(algorithm, model, data, test=data[0], rounds=2, engine=engine, batch_size=8)
+    run = ud.simulate(algorithm, model, data, test=data[0], rounds=2, engine=engine, cohort=1.0, batch_size=8)
     return {
         "algorithm": algorithm,
         "engine": run.engine,

@@ -61,6 +61,7 @@ def main() -> None:
                     model,
                     data,
                     rounds=options.rounds,
+                    cohort=1.0,
                     batch_size=batch,
                     lr=0.1,
                     engine=engine,

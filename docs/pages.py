@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from undrift import algorithms, data, models, overview
-from undrift.cli.config import DEFAULTS
 from undrift.cli.settings import SETTINGS
 from undrift.data.partition import SCHEMES
 from undrift.explain import Page, markdown, page
@@ -58,16 +57,26 @@ def settings() -> str:
         "",
         "Settings of an experiment are keys of a TOML file (`undrift run CONFIG.toml`), by section;",
         "`--set section.key=value` overrides them. In Python they are arguments of `ud.simulate`, those of `[data]` of",
-        "`ud.data.load`. On the command line a data set's own defaults replace those below, and are printed with the",
-        "result. The section `[algorithm]` has a `name` and the options of the",
+        "`ud.data.load`. The section `[algorithm]` has a `name` and the options of the",
         '[algorithm](algorithms/README.md); `algorithm = "fedprox(mu=0.1)"` says the same in one line.',
+        "",
+        "`auto` stands for the data set's own setting, from the table at the end, or else for the value given here. It",
+        "is decided before the first round, from the data alone, printed, and stored with the run. Words in quotes are",
+        "used in a file; in Python, `None` says the same.",
         "",
     ]
     for section, options in SETTINGS.items():
         lines += [f"## [{section}]", "", *table("setting", "argument", "default", "meaning", "value")]
         lines += [row_of_setting(option) for option in options.values()]
         lines.append("")
-    return "\n".join(lines)
+    lines += ["## Settings of the data sets", "", *table("data set", "partition", "settings")]
+    lines += [row_of_data_set(name) for name in data.available()]
+    return "\n".join([*lines, ""])
+
+
+def row_of_data_set(name: str) -> str:
+    settings = ", ".join(f"`{key}={value!r}`" for key, value in data.default_settings(name).items())
+    return row(name, f"`{data.default_partition(name)}`", settings)
 
 
 def row_of_setting(option: Option) -> str:
@@ -77,10 +86,8 @@ def row_of_setting(option: Option) -> str:
 
 
 def default(option: Option) -> str:
-    """The default, and that of the command line where it is another."""
-    differs = option.key in DEFAULTS.get(option.section, {})
-    here = f"; on the command line {code(DEFAULTS[option.section][option.key])}" if differs else ""
-    return code(option.default) + here
+    """The default, and what it stands for where a data set says nothing."""
+    return code(option.default) + (f": {code(option.general)}" if option.by_data else "")
 
 
 def code(value: Any) -> str:

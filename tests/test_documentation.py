@@ -9,7 +9,7 @@ import matplotlib
 import pytest
 
 import documents
-from undrift.simulation.options import Options
+from undrift.simulation.options import AUTO, Options
 
 ROOT = Path(__file__).parents[1]
 GENERATED = [ROOT / "docs" / "settings.md", *(ROOT / "docs" / "algorithms").glob("*.md")]
@@ -37,7 +37,7 @@ def _few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def shortened(self: Options) -> None:
         checked(self)
-        object.__setattr__(self, "rounds", min(self.rounds, MOST_ROUNDS))
+        object.__setattr__(self, "rounds", MOST_ROUNDS if self.rounds == AUTO else min(self.rounds, MOST_ROUNDS))
 
     monkeypatch.setattr(Options, "__post_init__", shortened)
 

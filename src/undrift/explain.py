@@ -19,6 +19,7 @@ from undrift.methods.algorithm import Algorithm
 from undrift.overview import Cost, sizes
 from undrift.simulation.arguments import Arguments
 from undrift.simulation.callbacks import Callback
+from undrift.simulation.defaults import settle
 from undrift.simulation.loop import train
 from undrift.simulation.prepare import prepare, with_engine
 from undrift.simulation.progress import hidden
@@ -161,17 +162,19 @@ def _problem() -> tuple[Setup, _Counter]:
     """Data and model of all trials, whose checks are done once."""
     noise, counter = torch.Generator().manual_seed(0), _Counter()
     clients = [(torch.randn(_SAMPLES, _WIDTH, generator=noise), torch.arange(_SAMPLES)) for _ in range(4)]
+    data = FederatedData.from_clients(clients)
     given = Arguments(
         "fedavg",
         _four_layers(),
-        FederatedData.from_clients(clients),
+        data,
         loss=counter.loss,
         rounds=_ROUNDS,
         cohort=1,
         engine="sequential",
         device="cpu",
     )
-    return prepare(given.objects, given.options), counter
+    objects, options, _ = settle(given.objects, given.options, data)
+    return prepare(objects, options), counter
 
 
 def _four_layers() -> nn.Module:

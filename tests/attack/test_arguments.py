@@ -317,7 +317,7 @@ def test_values_that_hold_one_number(tmp_path: Path) -> None:
     for number in (np.float32(0.5), np.array(0.5), torch.tensor(0.5), Fraction(1, 2), Decimal("0.5")):
         home = tmp_path / type(number).__module__ / type(number).__name__
         algorithm = ud.algorithms.FedProx(mu=number)  # type: ignore[arg-type]
-        run = ud.simulate(algorithm, mlp(), DATA, rounds=np.int64(1), lr=number, out=home)  # type: ignore[arg-type]
+        run = ud.simulate(algorithm, mlp(), DATA, rounds=np.int64(1), lr=number, out=home)
         assert (run.label, run.config["options"]["lr"], run.config["options"]["rounds"]) == ("FedProx(mu=0.5)", 0.5, 1)
         assert ud.resume(home, model=mlp(), data=DATA).rounds == 1
     assert isinstance(ud.algorithms.FedPVR().layers, layout.AtMost)

@@ -139,7 +139,7 @@ def test_divergence_fails_with_what_there_is(undrift: Undrift) -> None:
         (("-a", "fedhbm", "--partition", "class:2"), "did you mean 'classes'?"),
         (("-a", "fedhbm", "--set", "local.lrr=1"), "unknown key 'local.lrr'; did you mean 'local.lr'?"),
         (("-a", "fedhbm", "--set", "lr=1"), "unknown key 'lr'; did you mean 'local.lr' or 'server.lr'?"),
-        (("-a", "fedhbm", "--set", "local.lr=fast"), "local.lr must be a number, got 'fast'"),
+        (("-a", "fedhbm", "--set", "local.lr=fast"), "local.lr must be a number or \"auto\", got 'fast'"),
         (("-a", "fedhbm", "--rounds", "0"), "rounds must be at least 1, got 0"),
         (("-a", "fedhbm", "--rounds", "many"), "'many' is not a valid integer"),
         (("-a", "fedhbm", "--clients", "0"), "clients must be"),

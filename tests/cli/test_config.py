@@ -12,10 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 import undrift as ud
-from undrift import models
 from undrift.cli import app, config
 from undrift.cli.settings import SETTINGS
-from undrift.data import available
 from undrift.simulation.arguments import settings
 
 EVERY_KEY = """
@@ -136,9 +134,8 @@ def test_help_lists_every_setting(command: str) -> None:
 
 def test_defaults() -> None:
     found = config.resolve({})
-    assert (found.data, found.model) == ({"name": "digits"}, "cnn")
-    assert found.arguments == {each.name: each.default for each in settings()} | {"cohort": 0.2, "lr": 0.1}
-    assert found.defaults == {"model.name": "cnn", "local.lr": 0.1}
+    assert (found.data, found.model) == ({"name": "digits"}, None)
+    assert found.arguments == {each.name: each.default for each in settings()}, "those of simulate, and no others"
 
 
 def test_a_partition_depends_on_the_seed() -> None:
@@ -154,14 +151,15 @@ def test_a_partition_depends_on_the_seed() -> None:
         ("[local]\nlrr = 1", "unknown key 'local.lrr'; did you mean 'local.lr'?"),
         ("[locl]\nlr = 1", "unknown section 'locl'; did you mean 'local'?"),
         ("[run]\nlr = 1", "unknown key 'run.lr'; did you mean 'local.lr' or 'server.lr'?"),
-        ("[local]\nlr = 'big'", "local.lr must be a number, got 'big'"),
-        ("[local]\nlr = true", "local.lr must be a number, got True"),
+        ("[local]\nlr = 'big'", "local.lr must be a number or \"auto\", got 'big'"),
+        ("[local]\nlr = true", 'local.lr must be a number or "auto", got True'),
+        ("[local]\nepochs = 'auto'", "local.epochs must be a whole number, got 'auto'"),
         ("[local]\nepochs = 1.5", "local.epochs must be a whole number, got 1.5"),
-        ("[local]\nbatch_size = 'all'", "local.batch_size must be a whole number or \"full\", got 'all'"),
+        ("[local]\nbatch_size = 'all'", 'local.batch_size must be a whole number or "full" or "auto", got'),
         ("[data]\nname = 3", "data.name must be a text, got 3"),
         ("[data]\nnormalise = 1", "data.normalise must be true or false, got 1"),
         ("[run]\ncohort = 'ten'", "run.cohort must be a number, a fraction, or a list of clients for every round"),
-        ("[local.lr]\nx = 1", "local.lr must be a number, got {'x': 1}"),
+        ("[local.lr]\nx = 1", "local.lr must be a number or \"auto\", got {'x': 1}"),
         ("[local]\nlr = -1.0", "local.lr must be greater than 0, got -1.0"),
         ("[server]\nweighting = 'sample'", "did you mean 'samples'?"),
         ("[data]\nclients = 0", "data.clients must be at least 1, got 0"),
@@ -275,28 +273,15 @@ def test_wrong_algorithms(section: dict[str, Any], message: str) -> None:
     assert message in str(refusal.value)
 
 
-def test_a_data_set_has_defaults_of_its_own() -> None:
-    """FedHBM's for Shakespeare: 100 roles, ten a round, batches of 100, rate 1."""
-    found = config.resolve({"data": {"name": "shakespeare"}})
-    assert found.data == {"name": "shakespeare", "partition": "natural,min=2000", "clients": 100}
-    assert found.model == "char-lstm"
-    expected = {"lr": 1.0, "batch_size": 100, "rounds": 250, "cohort": 10, "eval_every": 10}
-    assert found.arguments == found.arguments | expected
-    assert found.defaults["local.lr"] == 1.0
-
-
-def test_what_is_given_wins_over_the_data_sets_defaults() -> None:
-    found = config.resolve(
-        {"data": {"name": "shakespeare", "clients": 7}, "model": {"name": "mlp"}, "local": {"lr": 0.2}}
-    )
-    assert (found.data["clients"], found.model) == (7, "mlp")
-    assert (found.arguments["lr"], found.arguments["batch_size"]) == (0.2, 100)
-    assert "local.lr" not in found.defaults
-    assert "local.batch_size" in found.defaults
-
-
-@pytest.mark.parametrize("name", available())
-def test_defaults_of_data_sets_are_settings(name: str) -> None:
-    sections = ud.data.default_settings(name)
-    assert sections["model"]["name"] in models.available()
-    assert config.resolve(config.merge({"data": {"name": name}}, sections)).defaults == {}
+@pytest.mark.parametrize(
+    ("key", "word", "argument", "value"),
+    [
+        ("run.augment", "none", "augment", None),
+        ("run.cohort", "all", "cohort", None),
+        ("local.batch_size", "full", "batch_size", None),
+        ("local.lr", "auto", "lr", "auto"),
+    ],
+)
+def test_words_for_values(key: str, word: str, argument: str, value: Any) -> None:
+    found = config.resolve(config.combine(None, {}, [f"{key}={word}"]))
+    assert found.arguments[argument] == value

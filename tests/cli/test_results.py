@@ -1,8 +1,9 @@
-"""What commands print besides the table: the data set's defaults, and metrics as JSON."""
+"""What commands print besides the table: settings, and metrics as JSON."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -24,14 +25,10 @@ def undrift(*words: str) -> str:
     return result.stdout
 
 
-def test_defaults_of_the_data_set_are_shown() -> None:
-    assert undrift("run", *QUICK).endswith("\ndefaults for digits: model.name=cnn, local.lr=0.1\n")
-
-
-def test_defaults_that_are_overridden_are_not() -> None:
-    assert undrift("run", *QUICK, "-m", "softmax").endswith("\ndefaults for digits: local.lr=0.1\n")
-    assert undrift("compare", *QUICK, "--lr", "0.2,0.5").endswith("\ndefaults for digits: model.name=cnn\n")
-    assert "defaults" not in undrift("run", *QUICK, "-m", "softmax", "--set", "local.lr=0.2")
+def test_settings_are_shown() -> None:
+    """Those in effect, wherever they came from."""
+    expected = "Settings +model softmax, lr 0.1, batches of 8, 2 of 10 clients in a round"
+    assert re.search(expected, undrift("run", *QUICK, "-m", "softmax", "--set", "local.batch_size=8"))
 
 
 def test_metrics_are_among_the_figures() -> None:

@@ -21,7 +21,6 @@ import torch
 
 import hub_files
 import undrift as ud
-from undrift.cli import config
 from undrift.data import cache, text
 from undrift.data.catalogue import CATALOGUE, BuiltIn, Description, Images
 from undrift.data.text import IGNORED
@@ -56,7 +55,7 @@ def test_imported_from_files_as_on_the_hub(name: str, source: Path) -> None:
     assert manifest["name"] == name
     assert manifest["source"] == str(source)
     assert cache.intact(name)
-    data = ud.data.load(name, None if CATALOGUE[name].user else "iid", None if CATALOGUE[name].user else 4)
+    data = ud.data.load(name, "natural" if CATALOGUE[name].user else "iid", None if CATALOGUE[name].user else 4)
     assert data.classes == CATALOGUE[name].classes
     assert data.test is not None
     assert data.recipe["name"] == name
@@ -85,7 +84,7 @@ def test_an_entry_is_all_a_new_data_set_needs(source: Path, monkeypatch: pytest.
         hub=None,
         partition="iid",
         clients=2,
-        defaults={"model": {"name": "mlp"}, "local": {"lr": 0.2}},
+        defaults={"model": "mlp", "lr": 0.2},
     )
     monkeypatch.setitem(CATALOGUE, "tiny-grey", entry)
     assert ud.data.available()["tiny-grey"] == "Tiny grey images."
@@ -95,13 +94,13 @@ def test_an_entry_is_all_a_new_data_set_needs(source: Path, monkeypatch: pytest.
     assert ud.data.is_local("tiny-grey")
     data = ud.data.load("tiny-grey")
     assert (len(data), data.classes, data.normalise) == (2, 3, ((0.5,), (0.25,)))
-    found = config.resolve({"data": {"name": "tiny-grey"}})
-    assert (found.model, found.arguments["lr"]) == ("mlp", 0.2)
+    run = ud.simulate("fedavg", data="tiny-grey", rounds=1)
+    assert (run.config["model"], run.options.lr) == ("mlp", 0.2)
 
 
 def test_default_settings_are_copies() -> None:
-    ud.data.default_settings("digits")["local"]["lr"] = 5
-    assert ud.data.default_settings("digits") == {"model": {"name": "cnn"}, "local": {"lr": 0.1}}
+    ud.data.default_settings("digits")["lr"] = 5
+    assert ud.data.default_settings("digits") == {"model": "cnn", "lr": 0.1}
     with pytest.raises(ValueError, match=r"unknown data set 'digit'.*'digits'"):
         ud.data.default_settings("digit")
 
@@ -153,7 +152,7 @@ def test_the_alphabet_is_leafs() -> None:
 
 def test_shakespeare_predicts_the_next_character(source: Path) -> None:
     ud.data.get("shakespeare", hub_files.write_all("shakespeare", source))
-    data = ud.data.load("shakespeare")
+    data = ud.data.load("shakespeare", "natural")
     whole = hub_files.ROLES["play/HAMLET"]
     spoken = text.characters(whole)
     cut = int(0.8 * len(whole))
@@ -172,7 +171,7 @@ def test_long_roles_are_thinned_evenly(source: Path) -> None:
     long = "".join(chr(97 + i % 26) for i in range(50_000))
     hub_files.write(source / "train.parquet", {"character_id": ["a", "b"], "text": [long, "short " * 200]})
     ud.data.get("shakespeare", source)
-    data = ud.data.load("shakespeare")
+    data = ud.data.load("shakespeare", "natural")
     assert data.sizes.tolist() == [2000, 960 - 80]
     assert data.local_tests is not None
     assert np.diff(data.local_tests.offsets).tolist() == [500, 240 - 80]
@@ -564,10 +563,10 @@ def test_fewer_samples_than_clients(source: Path) -> None:
 
 def test_natural_clients_keep_their_own_tests(source: Path) -> None:
     ud.data.get("shakespeare", hub_files.write_all("shakespeare", source))
-    everyone = ud.data.load("shakespeare")
+    everyone = ud.data.load("shakespeare", "natural")
     chosen = set()
     for seed in range(10):
-        some = ud.data.load("shakespeare", clients=2, seed=seed)
+        some = ud.data.load("shakespeare", "natural", clients=2, seed=seed)
         assert len(some) == 2
         assert some.test is not None
         for i in range(2):

@@ -106,7 +106,11 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "cohort fraction zero": ({"cohort": 0.0}, ValueError, "cohort (a fraction) must be greater than 0 and at most 1"),
     "cohort fraction": ({"cohort": 1.5}, ValueError, "cohort (a fraction) must be greater than 0 and at most 1"),
     "cohort nan": ({"cohort": NAN}, ValueError, "cohort (a fraction) must be greater than 0"),
-    "cohort text": ({"cohort": "all"}, TypeError, "cohort must be None, a number, a fraction or a list of lists"),
+    "cohort text": (
+        {"cohort": "everyone"},
+        TypeError,
+        "cohort must be 'auto', 'all', a number, a fraction or a list of lists",
+    ),
     "cohort list length": ({"cohort": [[0]]}, ValueError, "one entry per round, got 1 for 2 rounds"),
     "cohort duplicate": ({"cohort": [[0], [1, 1]]}, ValueError, "round 2 must name different clients"),
     "cohort empty": ({"cohort": [[], [1]]}, ValueError, "round 1 must name different clients, at least one, got []"),

@@ -51,8 +51,9 @@ def test_every_option_has_a_key_of_its_own() -> None:
 
 @pytest.mark.parametrize("option", settings(), ids=lambda option: option.name)
 def test_defaults_pass_their_own_checks(option: Any) -> None:
-    if option.default is not None:
-        option.kind.check(option.name, option.default)
+    value = option.general if option.by_data else option.default
+    if value is not None:
+        option.kind.check(option.name, value)
     assert option.meaning
     assert option.kind.values()
 
@@ -77,11 +78,13 @@ def test_an_unknown_argument_is_named(given: dict[str, Any], message: str) -> No
 
 
 def test_a_missing_argument_is_named() -> None:
-    with pytest.raises(TypeError, match="simulate: missing a required argument: 'data'"):
-        ud.simulate("fedavg", "softmax")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="data is missing; give samples"):
+        ud.simulate("fedavg", "softmax")
+    with pytest.raises(TypeError, match="simulate: missing a required argument: 'algorithm'"):
+        ud.simulate(data="digits")  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize(("name", "value"), [("engine", 5), ("device", 5), ("cohort", "all"), ("rounds", 1.5)])
+@pytest.mark.parametrize(("name", "value"), [("engine", 5), ("device", 5), ("cohort", "everyone"), ("rounds", 1.5)])
 def test_wrong_types_are_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(TypeError, match=name):
         Options(**{name: value})

@@ -9,7 +9,7 @@ import typer
 from undrift.cli import complete
 from undrift.cli.help import CommandWithSettings, examples
 from undrift.cli.options import AsJson, Clients, ConfigFile, Data, Model, Out, Partition, Rounds, Settings
-from undrift.cli.results import output_directory, show_comparison, show_defaults
+from undrift.cli.results import output_directory, show_comparison
 from undrift.core import check
 
 
@@ -91,7 +91,6 @@ def compare(
             interruption.args = (f"interrupted; resume with the same command and --out {home}",)
             raise
         show_comparison(comparison, home, f"{configuration.data['name']}: {', '.join(labels)}", as_json)
-    show_defaults(configuration, as_json)
 
 
 def _seeds(text: str, first: int) -> list[int]:

@@ -6,8 +6,8 @@
     [local]
     lr = 0.3
 
-The keys, their types and their meaning are those of `SETTINGS`. Settings that are not given are the data set's own
-(`undrift.data.default_settings`), then those of `DEFAULTS`, then those of `undrift.simulate`.
+The keys, their types and their meaning are those of `SETTINGS`. Settings that are not given are those of
+`undrift.simulate`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from undrift.cli.options import DEFAULT_DATA
 from undrift.cli.settings import SETTINGS
 from undrift.core import check
 from undrift.core.check import nearest
-from undrift.data import FederatedData, default_settings, full_name, load
+from undrift.data import FederatedData, full_name, load
 from undrift.methods.algorithm import Algorithm
 from undrift.simulation.arguments import settings
 from undrift.simulation.options import Option
@@ -33,19 +33,14 @@ from undrift.simulation.options import Option
 Sections = dict[str, dict[str, Any]]  # section -> key -> value
 ALGORITHM = "algorithm"  # the section whose keys are those of the algorithm that it names
 
-# A fifth of the clients train in a round, as is common in federated learning; with everyone (1.0) some algorithms
-# (FedHBM with its default beta) are unstable.
-DEFAULTS: Sections = {"run": {"cohort": 0.2}}
-
 
 @dataclass(frozen=True)
 class Configuration:
     """All of an experiment but its algorithm, by name."""
 
     data: dict[str, Any]  # arguments of `undrift.data.load`, except the seed
-    model: str
+    model: str | None  # None: the data set's own
     arguments: dict[str, Any]  # further arguments of `undrift.simulate`
-    defaults: dict[str, Any]  # of the data set, where nothing else was given, as {"section.key": value}
 
     def federation(self, seed: int) -> FederatedData:
         return load(**self.data, seed=seed)
@@ -122,28 +117,15 @@ def _toml_value(text: str) -> Any:
 def resolve(sections: Sections) -> Configuration:
     """What the sections stand for; refuses unknown keys and wrong values."""
     given = {section: _checked(section, keys) for section, keys in sections.items() if section != ALGORITHM}
-    name = full_name(given.get("data", {}).get("name", DEFAULT_DATA))
-    defaults = default_settings(name)
-    values = merge(DEFAULTS, defaults, given)
-    arguments = {each.name: _argument(each, values.get(each.section, {})) for each in settings()}
-    in_use = {
-        f"{section}.{key}": value
-        for section, keys in defaults.items()
-        for key, value in keys.items()
-        if key not in given.get(section, {})
-    }
-    return Configuration(values.get("data", {}) | {"name": name}, values["model"]["name"], arguments, in_use)
+    arguments = {each.name: _argument(each, given.get(each.section, {})) for each in settings()}
+    data = given.get("data", {})
+    name = full_name(data.get("name", DEFAULT_DATA))
+    return Configuration(data | {"name": name}, given.get("model", {}).get("name"), arguments)
 
 
 def _argument(option: Option, keys: Mapping[str, Any]) -> Any:
     value = keys.get(option.key, option.default)
     return None if value == option.none else value
-
-
-def merge(*layers: Mapping[str, Mapping[str, Any]]) -> Sections:
-    """Later sections win, key by key."""
-    names = dict.fromkeys(name for sections in layers for name in sections)
-    return {name: {k: v for sections in layers for k, v in sections.get(name, {}).items()} for name in names}
 
 
 def find_algorithm(sections: Sections) -> Algorithm:
@@ -166,11 +148,11 @@ def _checked(section: str, keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check(option: Option, value: Any) -> None:
-    if option.none is not None and value == option.none:
+    if isinstance(value, str) and value in option.words:
         return
     if not option.kind.fits(value):
-        words = option.kind.words if option.none is None else f'{option.kind.words} or "{option.none}"'
-        raise ValueError(f"{option.path} must be {words}, got {check.shown(value)}")
+        allowed = " or ".join([option.kind.words, *(f'"{word}"' for word in option.words)])
+        raise ValueError(f"{option.path} must be {allowed}, got {check.shown(value)}")
     option.kind.check(option.path, value)
 
 

@@ -17,7 +17,6 @@ from undrift.cli.console import console, print_json, print_markup, print_pairs, 
 from undrift.cli.group import fail
 
 if TYPE_CHECKING:
-    from undrift.cli.config import Configuration
     from undrift.profile import Profile
     from undrift.reporting.table import Column
     from undrift.simulation.compare import Comparison
@@ -62,13 +61,6 @@ def _reserved(name: str) -> Path:
             return home
 
 
-def show_defaults(configuration: Configuration, as_json: bool) -> None:
-    """The settings that came with the data set."""
-    if configuration.defaults and not as_json:
-        settings = ", ".join(f"{key}={value}" for key, value in configuration.defaults.items())
-        print(f"defaults for {configuration.data['name']}: {settings}")
-
-
 # Runs
 
 
@@ -106,11 +98,22 @@ def _show_run(run: Run, as_json: bool, profile: Profile | None) -> None:
         return
     name, *shown = columns([record], run.options.target)
     print_markup(f"\n[bold]{escape(name.cells[0])}[/] on {data}")
-    print_pairs({"Engine": run.engine, "Rounds": str(run.rounds)} | {c.heading: c.cells[0] for c in shown})
+    about = {"Settings": _settings(run), "Engine": run.engine, "Rounds": str(run.rounds)}
+    print_pairs(about | {c.heading: c.cells[0] for c in shown})
     print()
     if profile is not None:
         _show_profile(profile)
     print_paths(run=run.out, **({} if report is None else {"report": report}))
+
+
+def _settings(run: Run) -> str:
+    """Those on which a result depends most."""
+    from undrift.simulation.cohort import participation
+
+    options, model = run.options, run.config["model"]
+    batches = "full batches" if options.batch_size is None else f"batches of {options.batch_size}"
+    parts = [f"model {model}"] if isinstance(model, str) else []
+    return ", ".join([*parts, f"lr {options.lr:g}", batches, participation(options, len(run.experiment.data))])
 
 
 def _figures(run: Run) -> dict[str, Any]:

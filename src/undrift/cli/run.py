@@ -11,7 +11,7 @@ from undrift.cli import complete
 from undrift.cli.console import print_markup
 from undrift.cli.help import CommandWithSettings, examples
 from undrift.cli.options import AsJson, Clients, ConfigFile, Data, Model, Out, Partition, Rounds, Settings
-from undrift.cli.results import output_directory, show_comparison, show_defaults, train
+from undrift.cli.results import output_directory, show_comparison, train
 
 if TYPE_CHECKING:
     from undrift.profile import Profile
@@ -75,20 +75,19 @@ def run(
     arguments = configuration.arguments
     federation = configuration.federation(arguments["seed"])
     with output_directory(out, f"{chosen.name()}-{configuration.data['name']}") as home:
-        profiler = _profile(home, arguments["rounds"]) if profile else None
+        profiler = _profile(home) if profile else None
 
         def simulate() -> Run:
             callbacks = [] if profiler is None else [profiler]
             return ud.simulate(chosen, configuration.model, federation, callbacks=callbacks, out=home, **arguments)
 
         train(simulate, as_json, profiler)
-    show_defaults(configuration, as_json)
 
 
-def _profile(home: Path, rounds: int) -> Profile:
-    from undrift.profile import SKIPPED, Profile
+def _profile(home: Path) -> Profile:
+    from undrift.profile import Profile
 
-    return Profile(home / "profile.json", skip=min(SKIPPED, rounds - 1))
+    return Profile(home / "profile.json")
 
 
 def _example(out: Path | None, as_json: bool) -> None:

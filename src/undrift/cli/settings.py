@@ -13,7 +13,7 @@ from undrift.simulation.options import Kind, Option, number, text, whole
 
 def _setting(section: str, key: str, kind: Kind, meaning: str, *, default: Any = None) -> Option:
     """A setting that is no option of `simulate`."""
-    return Option(name=key, default=default, meaning=meaning, kind=kind, section=section, key=key, none=None)
+    return Option(name=key, default=default, meaning=meaning, kind=kind, section=section, key=key)
 
 
 # The arguments of `undrift.data.load`, but for the seed, which is run.seed.

@@ -1,8 +1,7 @@
 """The named data sets: where they come from, what is in them, and how they are run by default.
 
 A new data set is one entry of `CATALOGUE`, at the end of this file: listing, fetching, loading, the default partition
-and the default settings of the command line follow from it. A new kind of content is a class here and its reader in
-`fetch.py`.
+and the default settings of a run follow from it. A new kind of content is a class here and its reader in `fetch.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-Settings = Mapping[str, Mapping[str, Any]]  # section -> key -> value, as in a configuration file
+Settings = Mapping[str, Any]  # arguments of `simulate` by name
 
 
 class BuiltIn(NamedTuple):
@@ -68,8 +67,9 @@ class Description:
     user: str | None = None  # column with the user of a sample
     raw: str | None = None  # other files that can be imported: "idx" or "cifar"
     partition: str = "dirichlet:0.1"  # default
-    clients: int = 100  # default; a natural partition has all users by default
-    defaults: Settings = field(default_factory=dict)  # settings of the command line where none are given
+    clients: int = 100  # default of partitions that are not natural
+    users: int | None = None  # clients of its own natural partition; None: all users
+    defaults: Settings = field(default_factory=dict)  # settings of a run where none are given
 
 
 def _digits() -> dict[str, Array]:
@@ -85,19 +85,15 @@ def _digits() -> dict[str, Array]:
 
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
-_MNIST_DEFAULTS: Settings = {
-    "data": {"clients": 100},
-    "model": {"name": "lenet5"},
-    "local": {"lr": 0.05},
-    "run": {"cohort": 0.1},
-}
+_MNIST_DEFAULTS: Settings = {"model": "lenet5", "lr": 0.05, "cohort": 0.1}
 _CIFAR_DEFAULTS: Settings = {  # FedHBM, cross-silo
-    "data": {"clients": 100},
-    "model": {"name": "lenet-hsu"},
-    "local": {"batch_size": 64, "weight_decay": 1e-3},
-    "run": {"cohort": 0.1, "augment": "crop-flip"},
+    "model": "lenet-hsu",
+    "batch_size": 64,
+    "weight_decay": 1e-3,
+    "cohort": 0.1,
+    "augment": "crop-flip",
 }
-_PHOTOGRAPHS_DEFAULTS: Settings = {"model": {"name": "mobilenetv2"}, "run": {"cohort": 10, "eval_every": 10}}
+_PHOTOGRAPHS_DEFAULTS: Settings = {"model": "mobilenetv2", "cohort": 10, "eval_every": 10}
 
 CATALOGUE: dict[str, Description] = {
     "digits": Description(
@@ -109,7 +105,7 @@ CATALOGUE: dict[str, Description] = {
         hub=None,
         partition="classes:2",
         clients=40,
-        defaults={"model": {"name": "cnn"}, "local": {"lr": 0.1}},
+        defaults={"model": "cnn", "lr": 0.1},
     ),
     "mnist": Description(
         "Handwritten digits: 60 000 images of 28×28, ten classes.",
@@ -159,12 +155,7 @@ CATALOGUE: dict[str, Description] = {
         classes=200,
         hub="zh-plus/tiny-imagenet",
         test="valid",
-        defaults={  # FedDPC
-            "data": {"clients": 100},
-            "model": {"name": "resnet18-gn"},
-            "local": {"batch_size": 256},
-            "run": {"cohort": 0.1},
-        },
+        defaults={"model": "resnet18-gn", "batch_size": 256, "cohort": 0.1},  # FedDPC
     ),
     "shakespeare": Description(
         "Shakespeare's plays by role: the character after 80 others; one client per role.",
@@ -175,12 +166,15 @@ CATALOGUE: dict[str, Description] = {
         hub="flwrlabs/shakespeare",
         test=None,
         user="character_id",
-        partition="natural",
-        defaults={  # FedHBM
-            "data": {"partition": "natural,min=2000", "clients": 100},
-            "model": {"name": "char-lstm"},
-            "local": {"lr": 1.0, "batch_size": 100},
-            "run": {"rounds": 250, "cohort": 10, "eval_every": 10},
+        partition="natural,min=2000",  # FedHBM, and its settings
+        users=100,
+        defaults={
+            "model": "char-lstm",
+            "lr": 1.0,
+            "batch_size": 100,
+            "rounds": 250,
+            "cohort": 10,
+            "eval_every": 10,
         },
     ),
     "stackoverflow": Description(
@@ -193,9 +187,12 @@ CATALOGUE: dict[str, Description] = {
         user="client_id",
         partition="natural",
         defaults={  # FedHBM
-            "model": {"name": "word-lstm"},
-            "local": {"lr": 0.3, "batch_size": 16},
-            "run": {"rounds": 1500, "cohort": 50, "eval_every": 50},
+            "model": "word-lstm",
+            "lr": 0.3,
+            "batch_size": 16,
+            "rounds": 1500,
+            "cohort": 50,
+            "eval_every": 50,
         },
     ),
     "qqp": Description(
@@ -208,7 +205,7 @@ CATALOGUE: dict[str, Description] = {
         config="qqp",
         test="validation",  # the labels of the hub's test split are secret
         partition="dirichlet:0.5",
-        defaults={"model": {"name": "pair-lstm"}, "run": {"cohort": 10}},
+        defaults={"model": "pair-lstm", "cohort": 10},
     ),
     "landmarks-users-160k": Description(
         "Landmarks by photographer: 164 172 images as 224×224, 2028 classes; one client per photographer.",

@@ -35,6 +35,8 @@ def load(
     name = full_name(name)
     description = CATALOGUE[name]
     arrays = _arrays(name, description)
+    if partition is None and description.users is not None:
+        partition, clients = description.partition, clients or description.users
     scheme = partition or description.partition
     natural = parse(scheme).name == "natural"
     users = arrays.get("train_user")
@@ -99,9 +101,9 @@ def default_partition(name: str) -> str:
     return _find(name).partition
 
 
-def default_settings(name: str) -> dict[str, dict[str, Any]]:
-    """Settings of a data set where none are given, by section and key as in a configuration file."""
-    return {section: dict(values) for section, values in _find(name).defaults.items()}
+def default_settings(name: str) -> dict[str, Any]:
+    """Settings of a data set where none are given: arguments of `simulate`, the model's name among them."""
+    return dict(_find(name).defaults)
 
 
 def full_name(name: str) -> str:

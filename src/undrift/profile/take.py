@@ -43,15 +43,17 @@ class Figures(Breakdown):
 class Profile(Callback):
     """Profiles some rounds of a run, as one of its callbacks.
 
-    The first `skip` rounds are left out, then up to `rounds` are profiled, fewer if they are long. The trace is written
+    The first `skip` rounds are left out (None: three, of a shorter run all but the last), then up to `rounds` are
+    profiled, fewer if they are long. The trace is written
     to `path`, compressed and with ``.gz`` added if it is large, and the run continues. Profiling does not change the
     results of a run, but slows down the rounds that are profiled. If the run ends earlier, `figures` is None.
     """
 
-    def __init__(self, path: str | Path, skip: int = SKIPPED, rounds: int = 5) -> None:
-        check.integer("skip", skip, 0)
+    def __init__(self, path: str | Path, skip: int | None = None, rounds: int = 5) -> None:
+        if skip is not None:
+            check.integer("skip", skip, 0)
         check.integer("rounds", rounds, 1)
-        self.skip = skip
+        self.skip, self._by_length = SKIPPED if skip is None else skip, skip is None
         self._path, self._most = Path(path), rounds
         self._profiler: profile | None = None
         self._figures: Figures | None = None
@@ -70,6 +72,8 @@ class Profile(Callback):
     def begin(self, run: Run) -> None:
         if self._profiler is not None:  # a run that trains together with the first one
             return
+        if self._by_length:
+            self.skip = min(SKIPPED, run.options.rounds - 1)
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler logs its start and its end
         on_gpu = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
         self._profiler = profile(

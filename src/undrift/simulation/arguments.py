@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from undrift.core import check
-from undrift.simulation.options import Option, Options, declared, given, listed, option, registry, text
+from undrift.simulation.options import Auto, Option, Options, by_data, declared, given, listed, option, registry, text
 
 if TYPE_CHECKING:  # declarations import nothing slow
     from torch import nn
@@ -40,14 +40,19 @@ class Objects:
     algorithm: str | Algorithm = field(
         metadata={"meaning": 'a name such as "fedhbm" or "fedprox(mu=0.1)", or an instance: ud.algorithms.FedHBM()'}
     )
-    model: str | nn.Module = field(
-        metadata={"meaning": "a module, whose parameters are the starting point and which is never changed, or a name"}
+    model: str | nn.Module | None = field(
+        default=None,
+        metadata={
+            "meaning": "a module, whose parameters are the starting point and which is never changed, or a name; None "
+            "for the data set's own"
+        },
     )
-    data: str | FederatedData | Clients = field(
+    data: str | FederatedData | Clients | None = field(
+        default=None,
         metadata={
             "meaning": "a pair of arrays (x, y) or a torch Dataset for every client, in a list or {name: ...}; "
-            "a FederatedData, or a name"
-        }
+            "a FederatedData, or a name; never left out"
+        },
     )
     test: tuple[Any, Any] | Dataset[Any] | None = field(
         default=None,
@@ -56,11 +61,12 @@ class Objects:
         },
     )
     loss: SampleLoss | None = given("None for cross-entropy, or f(output, target) with one value per sample")
-    augment: str | Augment | None = option(
+    augment: str | Augment | Auto | None = by_data(
         None,
-        "augmentation: a name, or f(x, key, step) on a batch",
+        "augmentation: a name, or f(x, key, step) on a batch; None for none",
         text(names=registry("data.augment", "AUGMENTATIONS")),
         section="run",
+        none="none",
     )
     metrics: Mapping[str, Metric] | Sequence[str] = option(
         (),
@@ -87,6 +93,10 @@ class Objects:
         section="run",
     )
 
+    def __post_init__(self) -> None:
+        if isinstance(self.augment, str) and self.augment == "none":
+            object.__setattr__(self, "augment", None)
+
 
 @dataclass(frozen=True)
 class Arguments(Options, Objects):
@@ -100,7 +110,8 @@ class Arguments(Options, Objects):
     on_divergence: str = given('"raise" a DivergenceError, or "stop" and return the rounds so far', "raise")
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        Objects.__post_init__(self)
+        Options.__post_init__(self)
         if self.out is not None:
             check.path("out", self.out)
         check.choice("on_divergence", self.on_divergence, ("raise", "stop"))

@@ -53,6 +53,15 @@ def largest(options: Options, population: int) -> int:
     return size(options, population) or max(len(members) for members in options.cohort)  # type: ignore[union-attr]
 
 
+def participation(options: Options, population: int) -> str:
+    """How many clients train in a round, in words: one (1) and everyone (1.0) cannot be confused."""
+    count = size(options, population)
+    if count is None:
+        sizes = sorted(len(members) for members in options.cohort)  # type: ignore[union-attr]
+        return f"{' to '.join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))} of {population} clients in a round"
+    return f"{'all' if count == population else f'{count} of'} {population} clients in a round"
+
+
 def draw(setup: Setup, round: int) -> Ids:
     """The clients of this round."""
     options, population = setup.options, len(setup.data)

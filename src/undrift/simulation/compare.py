@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 
 from undrift.core import check
 from undrift.core.check import nearest
-from undrift.core.log import warning
+from undrift.core.log import notice, warning
 from undrift.data import FederatedData
 from undrift.data.federated import Clients
 from undrift.methods.algorithm import Algorithm
@@ -27,10 +27,11 @@ from undrift.reporting.figures import summarise
 from undrift.reporting.record import Record, history_frame
 from undrift.simulation.arguments import Objects
 from undrift.simulation.callbacks import Callback, CallbackLike, as_callbacks
+from undrift.simulation.defaults import settle
 from undrift.simulation.describe import read_options
 from undrift.simulation.loop import train
-from undrift.simulation.options import SEEDS, Options, plain
-from undrift.simulation.prepare import find_algorithm, prepare, with_engine
+from undrift.simulation.options import AUTO, SEEDS, Auto, Options, plain
+from undrift.simulation.prepare import find_algorithm, find_data, prepare, with_engine
 from undrift.simulation.progress import overall_bar
 from undrift.simulation.round import can_train_together, capacity
 from undrift.simulation.run import Run
@@ -119,12 +120,12 @@ class _Planned(NamedTuple):
 
 def compare(
     algorithms: Mapping[str, str | Algorithm] | Sequence[str],
-    model: str | nn.Module,
-    data: str | FederatedData | Clients | Callable[[int], FederatedData],
+    model: str | nn.Module | None = None,
+    data: str | FederatedData | Clients | Callable[[int], FederatedData] | None = None,
     test: tuple[Any, Any] | Dataset[Any] | None = None,
     seeds: int | Sequence[int] = 1,
     *,
-    lr: float | Sequence[float] = 0.01,
+    lr: float | Sequence[float] | Auto = AUTO,
     callbacks: Iterable[CallbackLike] = (),
     out: str | Path | None = None,
     **options: Any,
@@ -142,10 +143,19 @@ def compare(
     if out is not None:
         out = check.path("out", out)
     objects, others = _separated(options)
-    if callable(data):
-        check.function("data", data, "seed")
-    federations = {seed: data(seed) if callable(data) else data for seed in chosen}
-    each = [Options(**others | {"lr": rate, "seed": seed}) for rate in rates for seed in chosen]
+    federations = _federations(data, chosen)
+    settled = [
+        settle(
+            Objects(next(iter(labelled.values())), model, federations[seed], test, **objects),
+            Options(**others | {"lr": rate, "seed": seed}),
+            federations[seed],
+        )
+        for rate in rates
+        for seed in chosen
+    ]
+    each = [found.options for found in settled]
+    given = {found.options.seed: found.objects for found in settled}
+    rates = list(dict.fromkeys(options.lr for options in each))
     names = {(label, rate): _name(label, rate, rates) for label in labelled for rate in rates}
     folders = None if out is None else {name: out / folder for name, folder in _folders(list(names.values())).items()}
     places = {label: _places([names[label, o.lr] for o in each], each, folders) for label in labelled}
@@ -153,14 +163,14 @@ def compare(
     shared: dict[int, Setup] = {}
     records: list[Record] = []
     count = len(each) * len(labelled)
+    notice(settled[0].notice)
     with overall_bar(f"{count} runs", count * each[0].rounds):
         for label, algorithm in labelled.items():
             planned[label] = []
             for place in places[label]:
                 seed = place.options.seed
-                given = Objects(algorithm, model, federations[seed], test, **objects)
                 like = shared.get(seed) or next(iter(shared.values()), None)
-                experiment = _prepared(label, given, place.options, like)
+                experiment = _prepared(label, replace(given[seed], algorithm=algorithm), place.options, like)
                 if place.group and place.stored is None:
                     experiment = replace(experiment, engine_reason="as the runs it was to train with")
                 shared.setdefault(seed, experiment)
@@ -317,8 +327,17 @@ def _seeds(seeds: Any) -> list[int]:
     return seeds
 
 
-def _rates(lr: Any) -> list[float]:
+def _federations(data: Any, seeds: Sequence[int]) -> dict[int, FederatedData]:
+    """The data of every seed."""
+    if callable(data):
+        check.function("data", data, "seed")
+    return {seed: find_data(data(seed) if callable(data) else data, seed) for seed in seeds}
+
+
+def _rates(lr: Any) -> list[Any]:
     lr = plain(lr)
+    if isinstance(lr, str) and lr == AUTO:
+        return [AUTO]
     rates = lr if isinstance(lr, list) else [lr]
     for rate in rates:
         check.number("lr", rate, 0, open_low=True)

@@ -18,6 +18,9 @@ from undrift.core import check
 Cohorts = int | float | Sequence[Sequence[int]] | None
 SEEDS = 2**32  # the random generator's
 
+AUTO = "auto"  # the default of settings that data sets may have values of their own for (`simulation/defaults.py`)
+Auto = Any  # the type of that word, which the options of a run no longer hold once its data set is known
+
 
 class Kind(NamedTuple):
     """What values an option takes. Declarations import nothing slow, so that the command line's help is instant."""
@@ -83,7 +86,9 @@ def clients() -> Kind:
 
     def check_value(name: str, value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, int | float | list):
-            raise TypeError(f"{name} must be None, a number, a fraction or a list of lists, got {check.shown(value)}")
+            raise TypeError(
+                f"{name} must be 'auto', 'all', a number, a fraction or a list of lists, got {check.shown(value)}"
+            )
 
     return Kind(words, (int, float, list), check_value, lambda: words)
 
@@ -123,11 +128,18 @@ class Option(NamedTuple):
     kind: Kind
     section: str  # of a configuration file
     key: str  # in that section
-    none: str | None  # how a configuration file writes None, where that is not the default
+    none: str | None = None  # a word for None, where that is not the default
+    by_data: bool = False  # whether data sets may have a value of their own, for which "auto" stands
+    general: Any = None  # what "auto" stands for with all other data
 
     @property
     def path(self) -> str:
         return f"{self.section}.{self.key}"
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What may be written instead of a value."""
+        return (*([] if self.none is None else [self.none]), *([AUTO] if self.by_data else []))
 
 
 _DECLARED = "option"  # the entry of a field's metadata
@@ -145,6 +157,12 @@ def option(
     """A field of a dataclass that is an option. None is allowed where it is the default, or where `none` names it."""
     declared = {"default": default, "meaning": meaning, "kind": kind, "section": section, "key": key, "none": none}
     return field(default=default, kw_only=True, metadata={_DECLARED: declared})
+
+
+def by_data(general: Any, meaning: str, kind: Kind, *, section: str, none: str | None = None) -> Any:
+    """An option whose default is the data set's own setting, or else `general`."""
+    declared = {"default": AUTO, "meaning": meaning, "kind": kind, "section": section, "key": None, "none": none}
+    return field(default=AUTO, kw_only=True, metadata={_DECLARED: declared | {"by_data": True, "general": general}})
 
 
 def given(meaning: str, default: Any = None) -> Any:
@@ -168,19 +186,23 @@ def _declaration(each: Field[Any]) -> Option | None:
 class Options:
     """The settings that are plain values, which a run directory stores as they are."""
 
-    rounds: int = option(100, "rounds of training, in total", whole(1), section="run")
-    cohort: Cohorts = option(
-        None,
-        "clients of a round: None for everyone, a number, a fraction, or a list of clients for every round",
+    rounds: int | Auto = by_data(100, "rounds of training, in total", whole(1), section="run")
+    cohort: Cohorts | Auto = by_data(
+        0.2,
+        "clients of a round: a number (1 is one client), a fraction (1.0 is everyone), or a list of clients for every "
+        "round; auto: everyone where there are up to ten clients, else the data set's own, else a fifth",
         clients(),
         section="run",
+        none="all",
     )
     epochs: int = option(1, "local passes over a client's samples", whole(1), section="local")
     steps: int | None = option(None, "local steps, instead of epochs", whole(1), section="local")
-    batch_size: int | None = option(32, "samples of a local step; None for all", whole(1), section="local", none="full")
-    lr: float = option(0.01, "local learning rate", number(0, open_low=True), section="local")
+    batch_size: int | Auto | None = by_data(
+        32, "samples of a local step; None for all", whole(1), section="local", none="full"
+    )
+    lr: float | Auto = by_data(0.01, "local learning rate", number(0, open_low=True), section="local")
     momentum: float = option(0.0, "momentum of the local optimiser", number(0, 1, open_high=True), section="local")
-    weight_decay: float = option(0.0, "weight decay of the local objective", number(0), section="local")
+    weight_decay: float | Auto = by_data(0.0, "weight decay of the local objective", number(0), section="local")
     optimizer: str = option("sgd", "local optimiser", choice(registry("client.optim", "OPTIMIZERS")), section="local")
     server_lr: float = option(1.0, "the server's learning rate", number(0, open_low=True), section="server", key="lr")
     weighting: str | None = option(
@@ -189,7 +211,9 @@ class Options:
         choice(lambda: ("samples", "uniform")),
         section="server",
     )
-    eval_every: int = option(1, "rounds between evaluations; the last is always evaluated", whole(1), section="run")
+    eval_every: int | Auto = by_data(
+        1, "rounds between evaluations; the last is always evaluated", whole(1), section="run"
+    )
     target: float | None = option(None, "stop as soon as this accuracy is reached", number(0, 1), section="run")
     patience: int | None = option(
         None,
@@ -247,7 +271,11 @@ class Options:
     def __post_init__(self) -> None:
         for each in declared(Options):
             value = plain(getattr(self, each.name))
+            if isinstance(value, str) and value == each.none:
+                value = None
             object.__setattr__(self, each.name, value)
+            if isinstance(value, str) and value in each.words:
+                continue
             if value is not None or (each.default is not None and each.none is None):
                 each.kind.check(each.name, value)
         if self.steps is not None and self.epochs != 1:

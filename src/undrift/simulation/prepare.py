@@ -240,6 +240,8 @@ def find_algorithm(algorithm: Any) -> Algorithm:
 
 
 def find_data(data: Any, seed: int) -> FederatedData:
+    if data is None:
+        raise TypeError("data is missing; give samples of clients, [(x0, y0), ...], or a name such as 'digits'")
     if isinstance(data, FederatedData):
         return data
     if isinstance(data, str):

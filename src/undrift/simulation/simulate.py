@@ -24,9 +24,10 @@ from undrift.methods.codec import Codec
 from undrift.methods.plugin import Plugin
 from undrift.simulation.arguments import Arguments, takes
 from undrift.simulation.callbacks import CallbackLike, as_callbacks
+from undrift.simulation.defaults import settle
 from undrift.simulation.describe import check_same, read_options, restore
 from undrift.simulation.loop import train
-from undrift.simulation.prepare import prepare, with_engine
+from undrift.simulation.prepare import find_data, prepare, with_engine
 from undrift.simulation.run import Run
 from undrift.simulation.setup import Experiment
 from undrift.storage import environment as surroundings
@@ -37,7 +38,9 @@ from undrift.storage.directory import RunDirectory
 def simulate(given: Arguments) -> Run:
     """Train `model` on the clients of `data` by `algorithm`, and return the run."""
     callbacks = as_callbacks(given.callbacks)
-    with start(with_engine(prepare(given.objects, given.options)), given.out) as run:
+    objects, options, decided = settle(given.objects, given.options, find_data(given.data, given.seed))
+    with start(with_engine(prepare(objects, options)), given.out) as run:
+        notice(decided)
         train([run], callbacks, given.on_divergence)
     return run
 

@@ -1,0 +1,69 @@
+"""Settings that were left to the data set: its own where it has some, general ones elsewhere.
+
+They are decided before a run starts, from the data alone, for Python and for the command line; a run directory stores
+what was decided. Data sets carry their settings in `data/catalogue.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from undrift.data import FederatedData, default_settings
+from undrift.data import available as data_sets
+from undrift.models import available as models
+from undrift.simulation import cohort
+from undrift.simulation.arguments import Objects
+from undrift.simulation.options import AUTO, Options, declared
+
+EVERYONE = 10  # clients up to which, by default, all take part in every round
+
+
+class Settled(NamedTuple):
+    """Arguments in which nothing is left open."""
+
+    objects: Objects
+    options: Options
+    notice: str  # what was decided, for the user
+
+
+def settle(objects: Objects, options: Options, data: FederatedData) -> Settled:
+    """Decide all that is "auto", and the model where none is given."""
+    own = default_settings(data.name) if data.name in data_sets() else {}
+    found = {each.name: own.get(each.name, each.general) for each in _open(options)}
+    taken = {name: value for name, value in found.items() if name in own}
+    if options.cohort == AUTO and len(data) <= EVERYONE:
+        found["cohort"] = None
+        taken.pop("cohort", None)
+    elif isinstance(found.get("cohort"), int):
+        found["cohort"] = min(found["cohort"], len(data))
+    parts = {each.name: own.get(each.name, each.general) for each in _open(objects)}
+    if objects.model is None:
+        parts["model"] = _model(data, own)
+    taken |= {name: value for name, value in parts.items() if name in own}
+    settled = replace(options, **found)
+    text = cohort.participation(settled, len(data))
+    if "cohort" in found and found["cohort"] is not None:
+        text += " (cohort=1.0 for all)"
+    if taken:
+        text = f"{data.name}: {_listed(taken)}, the data set's own settings; {text}"
+    return Settled(replace(objects, data=data, **parts), settled, text)
+
+
+def _open(given: Objects | Options) -> list[Any]:
+    """The options that were left to the data set."""
+    by_data = (each for each in declared(type(given)) if each.by_data)
+    return [each for each in by_data if isinstance(value := getattr(given, each.name), str) and value == AUTO]
+
+
+def _model(data: FederatedData, own: Mapping[str, Any]) -> str:
+    if "model" not in own:
+        known = ", ".join(map(repr, models()))
+        raise TypeError(f"model is missing; give a torch.nn.Module or a name: {known}")
+    return str(own["model"])
+
+
+def _listed(taken: Mapping[str, Any]) -> str:
+    first = {name: taken[name] for name in ("model", "lr") if name in taken}
+    return ", ".join(f"{name}={value}" for name, value in (first | dict(taken)).items())
