@@ -26,6 +26,7 @@ def test_pages_are_complete(name: str) -> None:
     assert page.title.endswith(".")
     assert page.year is None or 2010 < page.year < 2030
     assert page.options == ud.algorithms.find(name)().options()
+    assert list(page.meanings) == list(page.options), "every option is explained, in its order"
 
 
 @every_algorithm
@@ -122,7 +123,8 @@ def test_parsing() -> None:
 
 def test_years() -> None:
     assert explain.page("scaffold").year == 2020
-    assert explain.page("fedhbm").year is None
+    assert explain.page("fedadam").year == 2021, "numbers in links are no years"
+    assert explain.page("fedpmvr").year is None
 
 
 def test_words() -> None:

@@ -28,6 +28,8 @@ from undrift.simulation.setup import Setup
 from undrift.simulation.simulate import start
 
 SECTIONS = ("Paper", "Idea", "Equations", "Use", "Pitfalls", "Elsewhere")
+_OPTIONS = "Options"  # a section of lines `name: meaning`, shown with the defaults
+_LINK = re.compile(r"https?://\S+")
 # Costs are measured on a federation of four clients.
 _SAMPLES = 4  # of a client, all of them in every batch
 _WIDTH = 20  # of a layer
@@ -43,13 +45,14 @@ class Page:
     title: str
     sections: dict[str, str]
     options: dict[str, Any]  # with their defaults
+    meanings: dict[str, str]  # of options
     weighting: str
     cost: Cost
 
     @property
     def year(self) -> int | None:
         """When the paper was published, if its entry says so."""
-        years = re.findall(r"\b(?:19|20)\d\d\b", self.sections.get("Paper", ""))
+        years = re.findall(r"\b(?:19|20)\d\d\b", _LINK.sub("", self.sections.get("Paper", "")))
         return int(years[-1]) if years else None
 
     @property
@@ -79,6 +82,7 @@ def page(name: str, *, measured: bool = False) -> Page:
     """The page of the algorithm that users call `name`; costs are those that were shipped, unless `measured` anew."""
     kind = algorithms.find(name)
     title, sections = parse(inspect.getdoc(kind) or "")
+    meanings = _meanings(sections.pop(_OPTIONS, ""))
     algorithm = kind()
     shipped = overview.algorithms().get(kind.name())
     return Page(
@@ -87,6 +91,7 @@ def page(name: str, *, measured: bool = False) -> Page:
         title=title,
         sections=sections,
         options=algorithm.options(),
+        meanings=meanings,
         weighting=algorithm.weighting,
         cost=measure(algorithm) if measured or shipped is None else shipped.cost,
     )
@@ -99,11 +104,17 @@ def parse(docstring: str) -> tuple[str, dict[str, str]]:
     lines: list[str] = []
     for line in rest:
         heading = line.removesuffix(":")
-        if heading in SECTIONS and line.endswith(":"):
+        if heading in (*SECTIONS, _OPTIONS) and line.endswith(":"):
             lines = sections.setdefault(heading, [])
         else:
             lines.append(line)
     return title, {k: inspect.cleandoc("\n" + "\n".join(v)) for k, v in sections.items()}
+
+
+def _meanings(text: str) -> dict[str, str]:
+    """Options and what they mean; a line that is indented goes on with the one before."""
+    entries = re.findall(r"^(\w+): (.*(?:\n +.*)*)", text, flags=re.MULTILINE)
+    return {name: unwrapped(meaning) for name, meaning in entries}
 
 
 def unwrapped(text: str) -> str:
@@ -200,14 +211,20 @@ def _models(value: float) -> str:
 
 def markdown(page: Page) -> str:
     """The page as Markdown, for the documentation."""
-    options = [f"| `{name}` | `{default!r}` |" for name, default in page.options.items()]
     parts = [f"# {page.label}", page.title, f"`ud.algorithms.{page.label}()` · `undrift run -a {page.name}`"]
     for heading, text in page.sections.items():
-        parts += [f"## {heading}", f"```text\n{text}\n```" if heading == "Equations" else unwrapped(text)]
+        prose = _LINK.sub(r"<\g<0>>", unwrapped(text))
+        parts += [f"## {heading}", f"```text\n{text}\n```" if heading == "Equations" else prose]
         if heading == "Equations":
-            parts += ["## Options", "\n".join(["| option | default |", "|---|---|", *options]) if options else "None."]
-            parts += [page.weights]
+            parts += ["## Options", _options(page) or "None.", page.weights]
             costs = [f"| {what} | {how} |" for what, how in page.costs.items()]
             parts += ["## Cost", "\n".join(["| | |", "|---|---|", *costs])]
             parts += ["Measured with the defaults, in sizes of a model of four equal layers."]
     return "\n\n".join(parts) + "\n"
+
+
+def _options(page: Page) -> str:
+    """A table of options, empty if there are none."""
+    meanings = {name: page.meanings.get(name, "").removesuffix(".") for name in page.options}
+    rows = [f"| `{name}` | `{default!r}` | {meanings[name]} |" for name, default in page.options.items()]
+    return "\n".join(["| option | default | meaning |", "|---|---|---|", *rows]) if rows else ""

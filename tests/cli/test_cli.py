@@ -482,7 +482,7 @@ def test_explain(undrift: Undrift) -> None:
         "\nPaper\n",
         "  y ← y − η g_i(y) + (β C / J_i)(y − a_i),  C = |S|/N,  J_i local steps\n",
         "\nPitfalls\n",
-        "  beta      1.0",
+        "  beta = 1.0        momentum β; 0 is FedAvg.",
     ):
         assert text in shown
     assert re.search("  A client keeps +1 model", shown)

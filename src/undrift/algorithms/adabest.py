@@ -54,6 +54,7 @@ class AdaBest(Algorithm):
     Paper:
         Varno, Saghayi, Rafiee Sevyeri, Gupta, Matwin, Havaei. AdaBest: minimizing client drift in federated learning
         via adaptive bias estimation. ECCV 2022.
+        https://arxiv.org/abs/2204.13170
     Idea:
         A client subtracts an estimate of its own bias, which decays with the rounds it was absent. The server's
         correction is computed afresh in every round from the last two averages, so that it cannot grow as FedDyn's can.
@@ -61,6 +62,10 @@ class AdaBest(Algorithm):
         y ← y − η (g_i(y) − h_i)
         h_i ← h_i / (t − t_i) + μ (x − y_i);  t_i ← t
         x̄ ← mean_S y_i;  x ← x̄ − β (x̄⁻ − x̄)
+    Options:
+        mu: rate μ at which a client's estimate of its bias grows.
+        beta: strength β of the server's correction, below 1.
+        per_step: divide μ by the number of local steps.
     Use:
         Many clients that take part rarely, at FedAvg's traffic.
     Pitfalls:

@@ -61,6 +61,7 @@ class FedADC(Algorithm):
 
     Paper:
         Ozfatura, Ozfatura, Gündüz. FedADC: accelerated federated learning with drift control. ISIT 2021.
+        https://doi.org/10.1109/ISIT45174.2021.9517850
     Idea:
         Server momentum applied after the round comes too late to prevent drift. Embedded in local steps, it keeps
         clients on the common direction while they train, and the server's own step already contains it.
@@ -68,6 +69,10 @@ class FedADC(Algorithm):
         y ← y − η (g_i(y) + m̄);  lookahead: y ← y − η m̄, then y ← y − η g_i(y)
         v1: m̄ = β m / K_i,  m ← (x − mean y_i)/η;  v2: m̄ = m / K_i,  m ← (x − mean y_i)/η − (1 − β) m
         x ← x − a η m,  a = η_g
+    Options:
+        beta: momentum β; 0 in form v1 is FedAvg with equal weights.
+        form: which version of the paper, "v2" or "v1".
+        lookahead: take the step of the momentum first, and the gradient after it.
     Use:
         Like FedAvgM, with fewer rounds when clients take many steps.
     Pitfalls:

@@ -14,6 +14,7 @@ class FedAvg(Algorithm):
     Paper:
         McMahan, Moore, Ramage, Hampson, Agüera y Arcas. Communication-efficient learning of deep networks from
         decentralized data. AISTATS 2017.
+        https://arxiv.org/abs/1602.05629
     Idea:
         Every client takes several local steps between two exchanges, which saves rounds. When clients differ, they
         drift apart (client drift), and the average converges to a point away from the optimum.

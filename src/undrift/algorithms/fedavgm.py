@@ -35,6 +35,7 @@ class FedAvgM(Algorithm):
     Paper:
         Hsu, Qi, Brown. Measuring the effects of non-identical data distribution for federated visual classification.
         2019.
+        https://arxiv.org/abs/1909.06335
     Idea:
         Different cohorts pull the model in different directions; a running sum of their mean updates keeps what they
         have in common. Clients train as in FedAvg.
@@ -42,6 +43,9 @@ class FedAvgM(Algorithm):
         Δ = Σ w_i (y_i − x)
         v ← β v + Δ
         x ← x + η_g v;  nesterov: x ← x + η_g (Δ + β v)
+    Options:
+        beta: momentum β of the server's steps; 0 is FedAvg.
+        nesterov: Nesterov's form of the momentum.
     Use:
         Small cohorts of heterogeneous clients, at FedAvg's traffic and without any state on clients.
     Pitfalls:

@@ -16,6 +16,7 @@ class FedBN(Algorithm):
     Paper:
         Li, Jiang, Zhang, Kamp, Dou. FedBN: federated learning on non-IID features via local batch normalization.
         ICLR 2021.
+        https://arxiv.org/abs/2102.07623
     Idea:
         When inputs look different on every client (another camera, another scanner), feature statistics differ most.
         Batch normalisation absorbs that if it is never averaged.

@@ -47,6 +47,7 @@ class FedCM(Algorithm):
 
     Paper:
         Xu, Wang, Wang, Yao. FedCM: federated learning with client-level momentum. 2021.
+        https://arxiv.org/abs/2106.10874
     Idea:
         The server sends the mean direction of the last round's steps, and clients' own gradients make up only a
         fraction α of every step. Drift shrinks by that factor, and the direction includes clients that are absent now.
@@ -54,6 +55,8 @@ class FedCM(Algorithm):
         y ← y − η (α g_i(y) + (1 − α) Δ + λ y),  λ the weight decay
         Δ ← Σ w_i (x − y_i) / (η K_i)
         x ← x + η_g Σ w_i (y_i − x)
+    Options:
+        alpha: share α of the client's own gradient in a step; 1 is FedAvg with equal weights.
     Use:
         A small fraction of many clients in every round; clients need no state.
     Pitfalls:

@@ -20,6 +20,7 @@ class FedDC(Algorithm):
     Paper:
         Gao, Fu, Li, Chen, Xu, Xu. FedDC: federated learning with non-IID data via local drift decoupling and
         correction. CVPR 2022.
+        https://arxiv.org/abs/2203.11751
     Idea:
         A client tracks how far it has drifted from the models it received, and is regularised towards the point that
         compensates for it; the server adds all clients' drift back. Control variates remove the difference between
@@ -29,6 +30,8 @@ class FedDC(Algorithm):
         h_i ← h_i + y_i − x;  c_i⁺ = c_i − c + (x − y_i) / (K_i η)
         x ← mean_S y_i + mean_all h_i;  c ← c + (1/N) Σ_S (c_i⁺ − c_i)
         (FedDyn's ĝ_i is −α h_i: both corrections are listed as they are)
+    Options:
+        alpha: strength α of the pull towards the received model, drift included.
     Use:
         Like FedDyn, when twice the traffic is affordable.
     Pitfalls:

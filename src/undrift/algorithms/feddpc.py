@@ -60,6 +60,10 @@ class FedDPC(Algorithm):
         r_i = Δ_i − (⟨Δ_i, Δ⁻⟩ / ⟨Δ⁻, Δ⁻⟩) Δ⁻
         r_i ← (λ + ‖Δ_i‖ / ‖r_i‖) r_i
         Δ = mean_S r_i;  x ← x − η_g η Δ
+    Options:
+        lam: λ, added to the factor by which a projected update is scaled.
+        projection: remove the part along the last global update.
+        scaling: scale the rest back to its length.
     Use:
         Partial participation of heterogeneous clients, at FedAvg's traffic and without any state on clients.
     Pitfalls:

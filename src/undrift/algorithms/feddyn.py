@@ -56,6 +56,7 @@ class FedDyn(Algorithm):
     Paper:
         Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama. Federated learning based on dynamic regularization.
         ICLR 2021.
+        https://arxiv.org/abs/2111.04263
     Idea:
         A client accumulates its past updates in a linear term ĝ_i, and a proximal term keeps it near the received
         model. In the limit every ĝ_i is the client's gradient, and they sum to zero: the optimum, at FedAvg's traffic.
@@ -63,6 +64,8 @@ class FedDyn(Algorithm):
         y ← y − η (g_i(y) − ĝ_i + α (y − x))
         ĝ_i ← ĝ_i − α (y_i − x)
         h ← h − (α/N) Σ_S (y_i − x);  x ← mean_S y_i − h/α
+    Options:
+        alpha: strength α of the proximal term; the server divides its correction by it.
     Use:
         Very heterogeneous clients that take part repeatedly, when SCAFFOLD's traffic is too much.
     Pitfalls:

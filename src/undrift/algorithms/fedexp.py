@@ -47,6 +47,7 @@ class FedExP(Algorithm):
 
     Paper:
         Jhunjhunwala, Wang, Joshi. FedExP: speeding up federated averaging via extrapolation. ICLR 2023.
+        https://arxiv.org/abs/2301.09604
     Idea:
         Projection onto several sets converges faster when it overshoots the mean of the projections; averaging clients
         is similar. The more their updates cancel, the longer the server's step, computed from the updates themselves.
@@ -55,6 +56,8 @@ class FedExP(Algorithm):
         η_g = max(1, Σ w_i ‖Δ_i‖² / (2 (‖Δ‖² + ε)))
         x ← x + η_g Δ
         evaluated: (x^t + x^{t−1})/2, x¹ alone after the first round; training continues from x^t
+    Options:
+        eps: ε, which bounds the server's step when updates cancel; in the unit of a squared update.
     Use:
         Large models that can fit all clients at once; no server rate to tune.
     Pitfalls:

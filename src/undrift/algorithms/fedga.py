@@ -77,6 +77,7 @@ class FedGA(Algorithm):
 
     Paper:
         Dandi, Barba, Jaggi. Implicit gradient alignment in distributed and federated learning. AAAI 2022.
+        https://arxiv.org/abs/2106.13897
     Idea:
         Starting from x − β (G − G_i) makes the average step descend f + (β/2) Σ w_i ‖∇f_i − ∇f‖² to first order:
         solutions on which clients agree. Local steps have the opposite effect, which β = η(K−1)/2 cancels.
@@ -86,6 +87,10 @@ class FedGA(Algorithm):
         x ← x + η_g Σ_S w_i (y_i − x)
         form "stale":  u_i = (y_{i,0} − y_i)/(K_i η) of the client's last participation, ū its mean in the last round,
         y ← x − β (ū − u_i)  (first participation: x);  x ← x + η_g Σ_S w_i (y_i − y_{i,0})
+    Options:
+        beta: how far a client's start is displaced, β; 0 is FedAvg.
+        form: gradients for the displacement: "fresh", by an exchange before training, or "stale", from the last
+            participation.
     Use:
         "fresh" as in the paper: two exchanges and a pass over the samples in every round. "stale" has one exchange, no
         extra pass, and one model of memory per client.

@@ -166,7 +166,9 @@ class FedHBM(Algorithm):
     """Heavy-ball momentum from each client's own past, at no extra traffic.
 
     Paper:
-        Communication-efficient heterogeneous federated learning with generalized heavy-ball momentum.
+        Zaccone, Masone, Ciccone. Communication-efficient heterogeneous federated learning with generalized heavy-ball
+        momentum. 2023.
+        https://arxiv.org/abs/2311.18578
     Idea:
         A client keeps the model it trained last time; the difference to its current model is what all other clients
         have done since. Adding a fraction of it to every local step keeps the client on the common direction.
@@ -174,6 +176,11 @@ class FedHBM(Algorithm):
         y ← y − η g_i(y) + (β C / J_i)(y − a_i),  C = |S|/N,  J_i local steps
         a_i ← y_i, the model trained at this participation;  first participation: no momentum
         x ← x + η_g Σ w_i (y_i − x)
+    Options:
+        beta: momentum β; 0 is FedAvg.
+        variant: momentum at a client's first participation: None for none; "shared" from the initial model, "random"
+            from random weights, or from a given state dict.
+        nesterov: take gradients after the momentum's step.
     Use:
         Very heterogeneous clients that take part repeatedly: FedAvg's traffic, one model of memory per client.
     Pitfalls:
@@ -202,7 +209,9 @@ class LocalGHB(Algorithm):
     """Heavy-ball momentum between the models a client received at its last two participations.
 
     Paper:
-        Communication-efficient heterogeneous federated learning with generalized heavy-ball momentum.
+        Zaccone, Masone, Ciccone. Communication-efficient heterogeneous federated learning with generalized heavy-ball
+        momentum. 2023.
+        https://arxiv.org/abs/2311.18578
     Idea:
         The displacement of the server's model since a client last took part, measured by the client itself, is a
         momentum over about 1/C rounds. Every local step adds a fraction of it.
@@ -210,6 +219,10 @@ class LocalGHB(Algorithm):
         y ← y − η g_i(y) + (β C / J_i)(x − a_i),  C = |S|/N,  J_i local steps
         a_i ← x, the model received at this participation;  first participation: no momentum
         x ← x + η_g Σ w_i (y_i − x)
+    Options:
+        beta: momentum β; 0 is FedAvg.
+        variant: momentum at a client's first participation, as in FedHBM.
+        nesterov: take gradients after the momentum's step.
     Use:
         Like FedHBM; the momentum is constant within a round, which is easier to analyse.
     Pitfalls:
@@ -236,13 +249,19 @@ class GHB(Algorithm):
     """Heavy-ball momentum over the server's last τ rounds.
 
     Paper:
-        Communication-efficient heterogeneous federated learning with generalized heavy-ball momentum.
+        Zaccone, Masone, Ciccone. Communication-efficient heterogeneous federated learning with generalized heavy-ball
+        momentum. 2023.
+        https://arxiv.org/abs/2311.18578
     Idea:
         Momentum over τ rounds averages τ cohorts, so it is less biased towards the last one. The server keeps its last
         τ models and sends the difference.
     Equations:
         y ← y − η g_i(y) + (β / (τ J_i)) (x^{t−1} − x^{t−τ−1}),  J_i local steps
         x ← x + η_g Σ w_i (y_i − x)
+    Options:
+        beta: momentum β; 0 is FedAvg.
+        tau: rounds τ over which the momentum reaches back; about the number of clients over that of participants.
+        nesterov: take gradients after the momentum's step.
     Use:
         Clients that cannot keep a state; τ about N/|S|.
     Pitfalls:

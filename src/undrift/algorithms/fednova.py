@@ -62,6 +62,7 @@ class FedNova(Algorithm):
     Paper:
         Wang, Liu, Liang, Joshi, Poor. Tackling the objective inconsistency problem in heterogeneous federated
         optimization. NeurIPS 2020.
+        https://arxiv.org/abs/2007.07481
     Idea:
         A client's displacement is a weighted sum of its gradients. Dividing it by the sum of the weights, A_i, before
         averaging makes the objective independent of how many steps each client takes; the average is then scaled back.
@@ -69,6 +70,8 @@ class FedNova(Algorithm):
         y ← y − η s − η μ (y − x),  s the optimiser's step (μ = 0: plain)
         x ← x + η_g τ_eff Σ w_i (y_i − x) / A_i,  τ_eff = Σ w_i A_i  (μ > 0: Σ w_i K_i)
         A_i = K_i for SGD, [K_i − ρ(1 − ρ^{K_i})/(1 − ρ)]/(1 − ρ) for momentum ρ, [1 − (1 − ημ)^{K_i}]/(ημ) for μ > 0
+    Options:
+        mu: strength μ of FedProx's pull, which may be added; 0 for none.
     Use:
         Clients with very different numbers of samples or amounts of work.
     Pitfalls:

@@ -62,6 +62,7 @@ class FedAdagrad(Algorithm):
 
     Paper:
         Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan. Adaptive federated optimization. ICLR 2021.
+        https://arxiv.org/abs/2003.00295
     Idea:
         The server treats the mean update as a gradient and can use any optimiser. Adagrad gives rarely moved parameters
         long steps, which suits sparse data.
@@ -69,6 +70,10 @@ class FedAdagrad(Algorithm):
         D = Σ w_i (y_i − x)
         m ← β₁ m + (1 − β₁) D;  s ← s + D²,  s = τ² at the start
         x ← x + η_g m / (√s + τ)
+    Options:
+        beta1: momentum β₁ of the server's steps.
+        beta2: taken for exchange with FedAdam and FedYogi, and without effect.
+        tau: added to the root that a step is divided by, τ: larger is less adaptive.
     Use:
         Language models with large vocabularies. `server_lr` is η_g; search it together with `lr` on a logarithmic grid.
     Pitfalls:
@@ -96,6 +101,7 @@ class FedAdam(Algorithm):
 
     Paper:
         Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan. Adaptive federated optimization. ICLR 2021.
+        https://arxiv.org/abs/2003.00295
     Idea:
         The server treats the mean update as a gradient and can use any optimiser. Adam gives every parameter its own
         rate, so that one server rate serves layers of different scale.
@@ -103,6 +109,10 @@ class FedAdam(Algorithm):
         D = Σ w_i (y_i − x)
         m ← β₁ m + (1 − β₁) D;  s ← β₂ s + (1 − β₂) D²,  s = τ² at the start
         x ← x + η_g m / (√s + τ), without bias correction
+    Options:
+        beta1: momentum β₁ of the server's steps.
+        beta2: decay β₂ of the mean of squared steps.
+        tau: added to the root that a step is divided by, τ: larger is less adaptive.
     Use:
         Transformers and recurrent networks. `server_lr` is η_g; search it together with `lr` on a logarithmic grid.
     Pitfalls:
@@ -130,6 +140,7 @@ class FedYogi(Algorithm):
 
     Paper:
         Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan. Adaptive federated optimization. ICLR 2021.
+        https://arxiv.org/abs/2003.00295
     Idea:
         Adam forgets a large s within 1/(1 − β₂) rounds, however small the steps have become. Yogi changes s by no more
         than a fraction of D², so that a few small steps do not make the next one long.
@@ -137,6 +148,10 @@ class FedYogi(Algorithm):
         D = Σ w_i (y_i − x)
         m ← β₁ m + (1 − β₁) D;  s ← s − (1 − β₂) D² sign(s − D²),  s = τ² at the start
         x ← x + η_g m / (√s + τ), without bias correction
+    Options:
+        beta1: momentum β₁ of the server's steps.
+        beta2: decay β₂ of the squared steps.
+        tau: added to the root that a step is divided by, τ: larger is less adaptive.
     Use:
         Like FedAdam, when cohorts differ a lot from round to round.
     Pitfalls:

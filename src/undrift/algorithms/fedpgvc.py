@@ -20,6 +20,7 @@ class FedPGVC(Algorithm):
     Paper:
         Sahoo, Tripathi, Saha, Mondal. Harnessing heterogeneity: improving convergence through partial variance control
         in federated learning.
+        https://openreview.net/forum?id=I9VhJ5iLNr
     Idea:
         Drift is strongest in the last layers. There a gradient penalty ρ, large where losses are large, changes every
         local step, so that classifiers of different clients stay closer together; earlier layers may differ.
@@ -30,6 +31,9 @@ class FedPGVC(Algorithm):
                      y ← y − η (g + ρ)  `form="additive"`
         the rest:    y ← y − η g
         x ← (1 − η_g) x + η_g mean_S y_i
+    Options:
+        layers: how many of the last layers are corrected; also a list of parameter names, or "all".
+        form: how the penalty acts: "product" as printed (Eq. 15), "magnitude" or "additive".
     Use:
         Few, very heterogeneous clients, at FedAvg's traffic and without any state. As an option of another algorithm it
         is ``pgvc=ud.PGVC(layers=2)``.

@@ -76,6 +76,11 @@ class FedPMVR(Algorithm):
           drift:     g = y_i − x; the rest is left alone  (Eq. 5–6)
         stepwise:    in every step, on the last layers m_i ← α m_i + (1 − α) g and y ← y − η m_i  (Eq. 12–14)
         x ← x + η_g Σ w_i (y_i − x)
+    Options:
+        alpha: share α of the new gradient in the momentum; with "stepwise", of the old momentum.
+        layers: how many of the last layers are corrected; also a list of parameter names, or "all".
+        form: which reading of the paper: "gradient" (Algorithm 1), "drift" (Eq. 5–6) or "stepwise" (Eq. 12–14).
+        keep_momentum: keep the momentum from round to round instead of starting from zero.
     Use:
         Few clients that always take part, at FedAvg's traffic.
     Pitfalls:

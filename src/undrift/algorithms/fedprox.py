@@ -28,12 +28,15 @@ class FedProx(Algorithm):
 
     Paper:
         Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated optimization in heterogeneous networks. MLSys 2020.
+        https://arxiv.org/abs/1812.06127
     Idea:
         A quadratic penalty on the distance to the received model keeps clients close. It limits drift at the price of
         slower learning.
     Equations:
         y ← y − η (g_i(y) + μ (y − x))
         x ← x + η_g Σ w_i (y_i − x)
+    Options:
+        mu: strength μ of the pull towards the received model; 0 is FedAvg.
     Use:
         When clients do very different amounts of work.
     Pitfalls:

@@ -20,6 +20,7 @@ class FedPVR(Algorithm):
     Paper:
         Li, Schmidt, Alstrøm, Stich. On the effectiveness of partial variance reduction in federated learning with
         heterogeneous data. CVPR 2023.
+        https://arxiv.org/abs/2212.02191
     Idea:
         Clients learn similar features and different classifiers. Correcting the drift of the classifier alone leaves
         the lower layers free and saves most of SCAFFOLD's extra traffic.
@@ -27,6 +28,10 @@ class FedPVR(Algorithm):
         y ← y − η (g_i(y) + e ⊙ (c − c_i)),  e marks the last layers
         c_i⁺ = e ⊙ (c_i − c + (x − y_i) / (K_i η))   (option II)   or   e ⊙ ∇f_i(x)   (option I)
         x ← x + η_g mean_S (y_i − x);  c ← c + (1/N) Σ_S (c_i⁺ − c_i)
+    Options:
+        layers: how many of the last layers are corrected; also a list of parameter names, or "all"; 0 is FedAvg, all is
+            SCAFFOLD.
+        option: how a client's control is renewed, "II" or "I", as in SCAFFOLD.
     Use:
         Classification with different classes on every client, when SCAFFOLD costs or corrects too much.
     Pitfalls:

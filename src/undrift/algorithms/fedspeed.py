@@ -47,6 +47,7 @@ class FedSpeed(Algorithm):
     Paper:
         Sun, Shen, Huang, Ding, Tao. FedSpeed: larger local interval, less communication round, and higher
         generalization accuracy. ICLR 2023.
+        https://arxiv.org/abs/2302.10429
     Idea:
         FedDyn's correction lets clients take many steps without drifting apart. Gradients at the worst point nearby
         lead them to flat minima, which generalise better.
@@ -55,6 +56,10 @@ class FedSpeed(Algorithm):
         y ← y − η (g − ĝ_i + (1/λ)(y − x))
         ĝ_i ← ĝ_i − (1/λ)(y_i − x)
         h ← h − (1/(λN)) Σ_S (y_i − x);  x ← mean_S y_i − λ h
+    Options:
+        lam: λ, of which 1/λ is the strength of the proximal term.
+        rho: length ρ of the ascent step; 0 is FedDyn with α = 1/λ.
+        mix: share of the gradient that is taken after the ascent step.
     Use:
         Deep models with many local steps and few rounds.
     Pitfalls:

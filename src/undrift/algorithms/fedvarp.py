@@ -47,6 +47,7 @@ class FedVARP(Algorithm):
     Paper:
         Jhunjhunwala, Sharma, Nagarkatti, Joshi. FedVARP: tackling the variance due to partial client participation in
         federated learning. UAI 2022.
+        https://arxiv.org/abs/2207.14130
     Idea:
         Which clients happen to take part makes the mean update noisy. The server keeps the last update of every client
         and lets the cohort correct their mean, as SAGA does with samples, so that this noise vanishes.

@@ -18,6 +18,7 @@ class FSVRG(Algorithm):
     Paper:
         Konečný, McMahan, Ramage, Richtárik. Federated optimization: distributed machine learning for on-device
         intelligence. 2016.
+        https://arxiv.org/abs/1610.02527
     Idea:
         A client's first step follows the mean gradient of the cohort; later steps add the change of its own gradient,
         on which clients agree better than on the gradient itself. With sparse data a client that rarely sees a feature
@@ -28,6 +29,10 @@ class FSVRG(Algorithm):
         x ← x + η_g A Σ w_i (y_i − x)
         Λ_i = diag(φ^j / φ_i^j),  A = diag(|S| / ω^j): φ_i^j the fraction of client i's samples with feature j, φ^j that
         of the cohort's, ω^j the number of its clients that have it; 1 where nobody does
+    Options:
+        scale_step: divide the rate by the number of a client's samples, as in the paper.
+        feature_scaling: how rare features are made up for: "cohort" counts them in the cohort, "printed" over all
+            clients, "off" leaves them.
     Use:
         Softmax regression on sparse data, all clients in every round. The original has batches of one sample and one
         epoch, n_i steps at the rate η/n_i; `scale_step=False` makes the rate η.

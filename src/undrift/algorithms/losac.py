@@ -85,6 +85,7 @@ class LoSAC(Algorithm):
         Chen, Wang, Yao, Li, Jin, Yang. LoSAC: an efficient local stochastic average control method for federated
         optimization. ACM TKDD 2023. Reconstructed from its abstract and from descriptions in other papers; results
         should be labelled so.
+        https://arxiv.org/abs/2112.07839
     Idea:
         SCAFFOLD's estimate of the global gradient stays fixed while a client trains. Here a client updates the estimate
         with its newest gradient after every step, from a table with one gradient for each partition of its samples.
@@ -93,6 +94,8 @@ class LoSAC(Algorithm):
             q = g_{i,m}(y);  y ← y − η (q − s_{i,m} + Q)
             Q ← Q + (p_i / M_i)(q − s_{i,m});  s_{i,m} ← q
         x ← x + η_g Σ_S w_i (y_i − x);  Φ ← Φ + Σ_S (Q_i − Φ)
+    Options:
+        partitions: parts of a client's samples, for each of which it keeps a gradient.
     Use:
         Few clients that take part often, when SCAFFOLD's control variates become stale within a round.
     Pitfalls:

@@ -95,6 +95,16 @@ class MAFSVRG(_Grouping):
         ŵ_c ← w_c − α₀ √(1 − β₂^r) m / (√v + ε) in round r
         Rounds r ≤ T: one model, ŵ* = ŵ + Σ w_i (w_i − ŵ). After round T the G models are the centres of k-means,
         initialised by k-means++, on that round's w_i; all continue with the moments of the one model.
+    Options:
+        models: the number of global models, G.
+        threshold: the round T after which there are several models.
+        beta1: decay of the mean gradient, β₁, in the last step of a round.
+        beta2: decay of its square, β₂.
+        alpha0: length α₀ of that step, for each parameter.
+        acceleration: the last step: "adam", "printed" (the paper's factors), or "off".
+        feature_scaling: how rare features are made up for: "cohort" counts them in the cohort, "printed" over all
+            clients, "off" leaves them.
+        group_lr: of GAFSVRG; must be None here.
     Use:
         Clients of a few kinds that no single model fits well; models small enough to send G of them. `run.models` has
         all, first the one that most clients of the last cohort prefer; it is `run.parameters` and is evaluated in the
@@ -136,6 +146,16 @@ class GAFSVRG(_Grouping):
         U^T (a_c − z̄);  ẑ_c = U centre_c + z̄
         ŵ*_c = ŵ_c − η_group ẑ_c,  η_group = `group_lr`, or the length of a client's own path, mean_S J_i η/n_i
         then A, acceleration, and the rounds until T as in MAFSVRG
+    Options:
+        models: the number of global models, G.
+        threshold: the round T after which there are several models.
+        beta1: decay of the mean gradient, β₁, in the last step of a round.
+        beta2: decay of its square, β₂.
+        alpha0: length α₀ of that step, for each parameter.
+        acceleration: the last step: "adam", "printed" (the paper's factors), or "off".
+        feature_scaling: how rare features are made up for: "cohort" counts them in the cohort, "printed" over all
+            clients, "off" leaves them.
+        group_lr: rate of a group's step; None for the length of a client's own path.
     Use:
         Like MAFSVRG, when clients change or few of them take part in a round.
     Pitfalls:

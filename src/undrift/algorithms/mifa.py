@@ -43,6 +43,7 @@ class MIFA(Algorithm):
     Paper:
         Gu, Huang, Zhang, Huang. Fast federated learning in the presence of arbitrary device unavailability.
         NeurIPS 2021.
+        https://arxiv.org/abs/2106.04159
     Idea:
         When availability is arbitrary, the mean over participants is biased towards clients that are available often.
         The server keeps every client's last update and always averages over all of them, as SAG does with samples.

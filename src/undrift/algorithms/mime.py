@@ -77,6 +77,7 @@ class Mime(Algorithm):
     Paper:
         Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh. Breaking the centralized barrier for cross-device
         federated learning. NeurIPS 2021.
+        https://arxiv.org/abs/2008.03606
     Idea:
         The cohort first computes its mean gradient c at the received model; locally a client only adds the change of
         its own gradient since then. A single step is exactly the server's, whatever the minibatch.
@@ -107,6 +108,7 @@ class MimeMom(Algorithm):
     Paper:
         Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh. Breaking the centralized barrier for cross-device
         federated learning. NeurIPS 2021.
+        https://arxiv.org/abs/2008.03606
     Idea:
         Like Mime, and the server's momentum, frozen for the round, is part of every local step. It averages over
         earlier cohorts, which damps the noise of sampling clients.
@@ -114,6 +116,8 @@ class MimeMom(Algorithm):
         c = mean_S ∇f_i(x)
         y ← y − η ((1 − β)(g_i(y; ζ) − g_i(x; ζ) + c) + β m)
         x ← x + η_g mean_S (y_i − x);  m ← (1 − β) c + β m
+    Options:
+        beta: momentum β of the server, applied in every local step; 0 is Mime.
     Use:
         Like Mime, when cohorts are small.
     Pitfalls:
@@ -142,6 +146,7 @@ class MimeSVRG(Algorithm):
     Paper:
         Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh. Breaking the centralized barrier for cross-device
         federated learning. NeurIPS 2021. The name comes from a comparison in the paper of MA-FSVRG.
+        https://arxiv.org/abs/2008.03606
     Idea:
         Mime without momentum is SVRG across clients. The gradient at the received model, its anchor, needs a pass over
         all data; on a fraction of it the pass is shorter and the anchor noisier.
@@ -149,6 +154,8 @@ class MimeSVRG(Algorithm):
         c = mean_S (mean of ∇ℓ(x) over `anchor_fraction` of the client's samples, redrawn every round)
         y ← y − η (g_i(y; ζ) − g_i(x; ζ) + c)
         x ← x + η_g mean_S (y_i − x)
+    Options:
+        anchor_fraction: share of a client's samples on which the global gradient is estimated; 1 is Mime.
     Use:
         Like Mime, when a pass over all data is too slow.
     Pitfalls:
@@ -175,6 +182,7 @@ class MimeLite(Algorithm):
     Paper:
         Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh. Breaking the centralized barrier for cross-device
         federated learning. NeurIPS 2021.
+        https://arxiv.org/abs/2008.03606
     Idea:
         MimeLite keeps the server's statistics frozen in local steps and drops the correction by the global gradient.
         SGD has no statistics, so only the model is sent.
@@ -199,12 +207,15 @@ class MimeLiteMom(Algorithm):
     Paper:
         Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh. Breaking the centralized barrier for cross-device
         federated learning. NeurIPS 2021.
+        https://arxiv.org/abs/2008.03606
     Idea:
         Local steps follow the server's momentum, which is computed from full gradients at the received model and so
         does not drift. Unlike in MimeMom these gradients are sent with the update, after training.
     Equations:
         y ← y − η ((1 − β) g_i(y) + β m)
         x ← x + η_g mean_S (y_i − x);  m ← (1 − β) mean_S ∇f_i(x) + β m, at the x before the round
+    Options:
+        beta: momentum β of the server, applied in every local step; 0 is FedAvg with equal weights.
     Use:
         Small cohorts of many stateless clients, when a second exchange is too slow.
     Pitfalls:

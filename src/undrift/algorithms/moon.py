@@ -80,6 +80,7 @@ class MOON(Algorithm):
 
     Paper:
         Li, He, Song. Model-contrastive federated learning. CVPR 2021.
+        https://arxiv.org/abs/2103.16257
     Idea:
         The received model represents images better than a client's own, which has seen a skewed part of the data. A
         contrastive term pulls the representation towards the former and away from the latter.
@@ -87,6 +88,10 @@ class MOON(Algorithm):
         ℓ = cross-entropy + μ ℓ_con
         ℓ_con = −log[e^{cos(z, z_x)/T} / (e^{cos(z, z_x)/T} + e^{cos(z, z_prev)/T})]
         x ← x + η_g Σ w_i (y_i − x);  the client keeps y_i for its next z_prev
+    Options:
+        mu: weight μ of the contrastive term; 0 is FedAvg.
+        temperature: temperature T of the contrastive term.
+        representation: name of the submodule whose output is compared; None for the input of the last linear layer.
     Use:
         Image classification with skewed labels and clients that take part repeatedly.
     Pitfalls:

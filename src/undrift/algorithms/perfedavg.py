@@ -50,6 +50,7 @@ class PerFedAvg(Algorithm):
     Paper:
         Fallah, Mokhtari, Ozdaglar. Personalized federated learning with theoretical guarantees: a model-agnostic
         meta-learning approach. NeurIPS 2020.
+        https://arxiv.org/abs/2002.07948
     Idea:
         The objective is the loss after one step of rate α on the client's own data, so the global model is a starting
         point, not the model to use. Its gradient needs a Hessian, dropped ("fo") or taken by differences ("hf").
@@ -59,6 +60,10 @@ class PerFedAvg(Algorithm):
         fo: y ← y − η q
         hf: y ← y − η (q − α (g_i(y + δq; D'') − g_i(y − δq; D'')) / (2δ))
         x ← x + η_g mean_S (y_i − x)
+    Options:
+        alpha: inner rate α, of the step on a client's own data; `lr` is the outer one.
+        form: the derivative of the inner step: dropped ("fo"), or by differences of gradients ("hf").
+        delta: δ of these differences.
     Use:
         When every client will use a model of its own and has some data for it.
     Pitfalls:

@@ -58,6 +58,7 @@ class SCAFFOLD(Algorithm):
     Paper:
         Karimireddy, Kale, Mohri, Reddi, Stich, Suresh. SCAFFOLD: stochastic controlled averaging for federated
         learning. ICML 2020.
+        https://arxiv.org/abs/1910.06378
     Idea:
         A client keeps the mean gradient of its last participation (its control variate), the server the mean of all of
         them. Adding the difference to every step makes the optimum a fixed point, however different clients are.
@@ -65,6 +66,9 @@ class SCAFFOLD(Algorithm):
         y ← y − η (g_i(y) − c_i + c)
         c_i⁺ = c_i − c + (x − y_i) / (K_i η)   (option II)   or   ∇f_i(x)   (option I)
         x ← x + η_g mean_S (y_i − x);  c ← c + (1/N) Σ_S (c_i⁺ − c_i)
+    Options:
+        option: how a client's control is renewed: "II" from its own path, "I" by a pass over its samples at the
+            received model.
     Use:
         Few, reliable, very heterogeneous clients that take part often. Option I costs a pass over the client's samples
         in every round and gives less noisy control variates.

@@ -33,7 +33,7 @@ def explain(
         else:
             print_indented(Text(unwrapped(text)))
     print_markup("\n[bold]Options[/]")
-    print_pairs({option: repr(default) for option, default in found.options.items()})
+    print_pairs({f"{name} = {default!r}": found.meanings.get(name, "") for name, default in found.options.items()})
     print_indented(found.weights)
     print_markup("\n[bold]Cost[/] [dim]measured, in sizes of a model of four equal layers[/]")
     print_pairs(found.costs)

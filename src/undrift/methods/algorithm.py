@@ -19,8 +19,9 @@ from undrift.protocol import Method
 class Algorithm(HasOptions):
     """Federated averaging with corrections, unless a subclass brings its own `method`.
 
-    The docstring of a subclass is its page: a title line, then sections `Paper`, `Idea`, `Equations`, `Use`,
-    `Pitfalls`, `Elsewhere`, each a heading followed by a colon (see `undrift.explain`).
+    The docstring of a subclass is its page: a title line, then sections `Paper`, `Idea`, `Equations`, `Options` (a line
+    `name: meaning` for each), `Use`, `Pitfalls`, `Elsewhere`, each a heading followed by a colon (see
+    `undrift.explain`).
     """
 
     weighting: ClassVar[str] = "samples"  # what the paper uses

@@ -40,6 +40,8 @@ class FedFriend(Algorithm):
     Equations:
         y ← y − η (g_i(y) + μ (y − ½ (x + y_i^last)))
         x ← x + η_g Σ w_i (y_i − x)
+    Options:
+        mu: strength μ of the pull; 0 is FedAvg.
     Use:
         As a template.
     Pitfalls:
