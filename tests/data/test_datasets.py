@@ -11,11 +11,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 
@@ -325,65 +323,6 @@ def test_files_in_parts_keep_their_order(source: Path) -> None:
 
 
 # The hub
-
-
-class FakeTable:
-    """As much of a `datasets.Dataset` as is used."""
-
-    def __init__(self, columns: dict[str, list[Any]], fake: ModuleType, decode: bool = True) -> None:
-        self.columns, self.fake, self.decode = columns, fake, decode
-        self.column_names = list(columns)
-        self.features = {c: fake.Image() if c in ("image", "img") else "value" for c in columns}
-
-    def cast_column(self, column: str, feature: Any) -> FakeTable:
-        return FakeTable(self.columns, self.fake, feature.decode)
-
-    def with_format(self, kind: str) -> FakeTable:
-        assert kind == "arrow"
-        assert not (self.decode and "image" in self.columns)
-        return self
-
-    def select_columns(self, columns: list[str]) -> FakeTable:
-        return FakeTable({c: self.columns[c] for c in columns}, self.fake, self.decode)
-
-    def __len__(self) -> int:
-        return len(next(iter(self.columns.values())))
-
-    def iter(self, size: int) -> Any:
-        for start in range(0, len(self), size):
-            yield pa.table({c: v[start : start + size] for c, v in self.columns.items()})
-
-
-def test_fetched_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    fake = ModuleType("datasets")
-
-    class Image:
-        def __init__(self, decode: bool = True) -> None:
-            self.decode = decode
-
-    def load_dataset(path: str, config: str | None, split: str) -> FakeTable:
-        asked.append((path, config, split))
-        return FakeTable(hub_files.table("mnist", split, 20), fake)
-
-    fake.Image, fake.load_dataset = Image, load_dataset  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "datasets", fake)
-    manifest = ud.data.get("mnist")
-    assert asked == [("ylecun/mnist", None, "train"), ("ylecun/mnist", None, "test")]
-    assert manifest["source"] == "https://huggingface.co/datasets/ylecun/mnist"
-    assert np.array_equal(ud.data.load("mnist", "iid", 2).x.numpy(), hub_files.pixels("mnist", 20, 5))
-    ud.data.get("mnist")
-    assert len(asked) == 2  # once is enough
-    (cache.home() / "mnist" / "train_y.npy").write_bytes(b"not what it was")
-    ud.data.get("mnist")
-    assert len(asked) == 4  # unless it is damaged
-    assert cache.intact("mnist")
-
-
-def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ValueError, match=r"pip install 'undrift\[hub\]'"):
-        ud.data.get("mnist")
 
 
 # The cache

@@ -16,12 +16,12 @@ import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from undrift.data import cache, images, raw, text
+from undrift.data import cache, hub, images, raw, text
 from undrift.data.cache import Draft
 from undrift.data.catalogue import Characters, Description, Images, Pairs, Words
 from undrift.data.foreign import printable
 from undrift.data.raw import Labelled
-from undrift.data.sources import Block, Hub, Parquet, Tables, parquet_files
+from undrift.data.sources import Block, Tables, parquet_files
 
 Array = np.ndarray[Any, Any]
 _TEST_SHARE = 0.2  # of a role's text
@@ -37,13 +37,20 @@ def fetch(name: str, description: Description, source: Path | None) -> None:
         )
     if source is not None and not source.is_dir():
         raise ValueError(f"{str(source)!r} is not a directory")
-    arrays = None if source is None else _raw(source, description)
-    tables: Tables | None = None
-    if arrays is None:
-        tables = Hub(description) if source is None else _parquet(source, description)
-    with cache.writing(name, {"source": tables.name if tables else str(source)}) as draft:
+    if source is None:
+        with hub.downloaded(name, description) as directory:
+            _import(name, description, directory, hub.address(description))
+    else:
+        _import(name, description, source, str(source))
+
+
+def _import(name: str, description: Description, directory: Path, source: str) -> None:
+    """Read the files of a directory into the cache; `source` is where they came from."""
+    arrays = _raw(directory, description)
+    tables = _parquet(directory, description) if arrays is None else None
+    with cache.writing(name, {"source": source}) as draft:
         for split, (x, y) in (arrays or {}).items():
-            _check_shape(x, str(source), description)
+            _check_shape(x, source, description)
             _check_labels(y, f"{source}: labels of the split {split!r}", description)
             draft.put(f"{split}_x", x)
             draft.put(f"{split}_y", y)
@@ -56,14 +63,14 @@ def _needed(description: Description) -> str:
     return ", ".join(columns + ([description.label] if description.label else []))
 
 
-def _parquet(directory: Path, description: Description) -> Parquet:
+def _parquet(directory: Path, description: Description) -> Tables:
     if not parquet_files(directory):
         raw_files = {"idx": ", idx files (train-images-idx3-ubyte)", "cifar": ", CIFAR batches (data_batch_1)"}
         raise ValueError(
             f"{directory} has none of the supported files: parquet (train.parquet, "
             f"train-00000-of-00001.parquet){raw_files.get(description.raw or '', '')}"
         )
-    return Parquet(directory, description)
+    return Tables(directory, description)
 
 
 def _raw(directory: Path, description: Description) -> dict[str, Labelled] | None:

@@ -1,11 +1,11 @@
-"""Where tables come from: parquet files in the hub's layout, and the hub itself. They are read in blocks of rows."""
+"""Tables: parquet files in the layout of the Hugging Face hub, read in blocks of rows."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,20 +24,11 @@ class Block(NamedTuple):
     file: str  # for messages
 
 
-class Tables(Protocol):
-    """Splits of a data set as tables."""
+class Tables:
+    """The splits of a data set, from a directory of parquet files.
 
-    name: str  # for messages, and for the manifest
-
-    def columns(self, split: str) -> list[str]: ...
-
-    def count(self, split: str) -> int: ...
-
-    def blocks(self, split: str, columns: Sequence[str]) -> Iterator[Block]: ...
-
-
-class Parquet:
-    """A directory of parquet files: ``train.parquet``, ``train-00000-of-00002.parquet``, ``data/train-*.parquet``."""
+    They are called ``train.parquet``, ``train-00000-of-00002.parquet`` or ``data/train-*.parquet``.
+    """
 
     def __init__(self, directory: Path, description: Description) -> None:
         self.name = str(directory)
@@ -99,43 +90,6 @@ def _rows(file: Path, opened: pq.ParquetFile) -> int:
     if not 0 <= rows <= _ROWS_PER_BYTE * size:
         raise ValueError(f"{file} is damaged: it has {size} bytes and is said to have {rows} rows")
     return int(rows)
-
-
-class Hub:
-    """A data set of the Hugging Face hub, read with the `datasets` library."""
-
-    def __init__(self, description: Description) -> None:
-        try:
-            import datasets
-        except ImportError:
-            raise ValueError("fetching from the hub needs an extra: pip install 'undrift[hub]'") from None
-        assert description.hub is not None
-        self.name = f"https://huggingface.co/datasets/{description.hub}"
-        self._tables: dict[str, Any] = {}
-        for split in (description.train, description.test):
-            if split is not None:
-                try:
-                    table = datasets.load_dataset(description.hub, description.config, split=split)
-                except (OSError, ValueError) as error:
-                    raise ValueError(f"cannot fetch {self.name}: {first_line(error)}") from error
-                for column, feature in table.features.items():
-                    if isinstance(feature, datasets.Image):  # the encoded bytes, to be decoded here
-                        table = table.cast_column(column, datasets.Image(decode=False))
-                self._tables[split] = table.with_format("arrow")
-
-    def columns(self, split: str) -> list[str]:
-        return list(self._tables[split].column_names)
-
-    def count(self, split: str) -> int:
-        return len(self._tables[split])
-
-    def blocks(self, split: str, columns: Sequence[str]) -> Iterator[Block]:
-        missing = [c for c in columns if c not in self.columns(split)]
-        if missing:
-            raise ValueError(_missing_columns(self.name, missing, columns, self.columns(split)))
-        for block in self._tables[split].select_columns(list(columns)).iter(_BLOCK):
-            for rows in block.to_batches():
-                yield Block(rows.select(list(columns)), self.name)
 
 
 def _belongs(file: Path, split: str) -> bool:
