@@ -22,7 +22,6 @@ from torch.utils.data import (
 
 from undrift.core import check
 from undrift.core.log import notice
-from undrift.data import images
 
 Array = np.ndarray[Any, Any]
 
@@ -76,6 +75,8 @@ def _item(name: str, dataset: Any, number: int) -> tuple[Any, Any]:
 def _stacked(name: str, values: list[Any]) -> Any:
     """Values of all samples [n, ...]; images become bytes [n, channels, height, width]."""
     if hasattr(values[0], "convert"):
+        from undrift.data import images  # imports Pillow, which other data do not need
+
         return images.decode_all(values, [f"{name}: sample {number}" for number in range(len(values))], None)
     if isinstance(values[0], Tensor):
         return values
