@@ -61,14 +61,13 @@ def test_run(undrift: Undrift) -> None:
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_a_machine_without_plotly_trains_all_the_same(
+def test_a_machine_without_jinja2_trains_all_the_same(
     as_json: bool, undrift: Undrift, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("plotly", "plotly.offline"):
-        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
     result = undrift("run", "-a", "fedavg", *QUICK, *(["--json"] if as_json else []))
     assert result.exit_code == 0
-    assert result.stderr.startswith("undrift: no report, as plotly")
+    assert result.stderr.startswith("undrift: no report, as jinja2")
     if as_json:
         assert json.loads(result.stdout)["report"] is None
     else:
@@ -376,10 +375,31 @@ def test_report(undrift: Undrift) -> None:
 
 
 def test_report_of_a_comparison(undrift: Undrift) -> None:
-    undrift("compare", "-a", "fedavg,fedhbm", *QUICK, "--seeds", "2", "--out", "x")
+    """The page that the comparison made: its order, baseline and colours."""
+    made = undrift("compare", "-a", "scaffold,fedavg", *QUICK, "--seeds", "2", "--out", "x")
+    assert "standard deviation" in made.stdout
+    page = Path("x/report.html").read_bytes()
     Path("x/report.html").unlink()
-    assert undrift("report", "x").exit_code == 0
-    assert "2\u00a0methods · 2\u00a0seeds each" in Path("x/report.html").read_text(encoding="utf-8")
+    result = undrift("report", "x")
+    assert result.stdout.split(" ended")[0] in made.stdout
+    assert Path("x/report.html").read_bytes() == page
+    assert b"2\xc2\xa0methods \xc2\xb7 2\xc2\xa0seeds each" in page
+    Path("x/comparison.json").unlink()  # as before the order was kept
+    undrift("report", "x")
+    assert Path("x/report.html").read_bytes() != page
+
+
+def test_report_keeps_tasks_apart(undrift: Undrift) -> None:
+    undrift("run", "-a", "fedavg", *QUICK, "--out", "a")
+    undrift("run", "-a", "fedhbm", *QUICK, "--rounds", "4", "--out", "b")
+    result = undrift("report", "a", "b")
+    assert "FedAvg ended at" in result.stdout
+    assert "FedHBM ended at" in result.stdout
+    assert "points" not in result.stdout
+    assert result.stdout.count("rounds\n") == 2
+    table = ud.Comparison.from_directories(["a", "b"]).table()
+    assert list(table.columns[:2]) == ["task", "label"]
+    assert table["task"].nunique() == 2
 
 
 def test_report_tells_like_runs_apart(undrift: Undrift) -> None:

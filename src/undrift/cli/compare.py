@@ -90,7 +90,7 @@ def compare(
         except KeyboardInterrupt as interruption:
             interruption.args = (f"interrupted; resume with the same command and --out {home}",)
             raise
-        show_comparison(comparison, home, f"{configuration.data['name']}: {', '.join(labels)}", as_json)
+        show_comparison(comparison, home, as_json)
 
 
 def _seeds(text: str, first: int) -> list[int]:

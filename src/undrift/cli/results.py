@@ -89,7 +89,7 @@ def _show_run(run: Run, as_json: bool, profile: Profile | None) -> None:
     data = run.config["data"]["name"]
     report: Path | None = None
     try:
-        report = write(run.out / "report.html", [record], f"{run.label} on {data}", run.options.target)
+        report = write(run.out / "report.html", [record], target=run.options.target)
     except ModuleNotFoundError as missing:  # a machine that only computes
         print(f"undrift: no report, as {missing.name} is not installed", file=sys.stderr)
     if as_json:
@@ -153,11 +153,11 @@ def _show_profile(profile: Profile) -> None:
 # Comparisons
 
 
-def show_comparison(comparison: Comparison, out: Path, title: str, as_json: bool) -> None:
+def show_comparison(comparison: Comparison, out: Path, as_json: bool) -> None:
     from undrift.reporting.headline import headline
-    from undrift.reporting.table import columns
+    from undrift.reporting.table import columns, note
 
-    report = comparison.report(out / "report.html", title)
+    report = comparison.report(out / "report.html")
     sentence = headline(comparison.records, comparison.target)
     table = comparison.table()
     if as_json:
@@ -170,7 +170,7 @@ def show_comparison(comparison: Comparison, out: Path, title: str, as_json: bool
         print()
         headings = [_in_two_lines(c.heading) for c in shown]
         print_table(headings, zip(*cells, strict=True), numbers=range(1, len(shown)))
-        print_markup(f"\n{escape(sentence)}\n")
+        print_markup(f"[dim]{escape(note(comparison.records, comparison.target))}[/]\n\n{escape(sentence)}\n")
         print_paths(runs=out, report=report)
     if (table["diverged"] == table["runs"]).all():
         fail("every run diverged")

@@ -104,4 +104,4 @@ def _example(out: Path | None, as_json: bool) -> None:
         except KeyboardInterrupt as interruption:
             interruption.args = ()  # there is nothing worth resuming
             raise
-        show_comparison(comparison, home, "FedAvg and FedHBM on handwritten digits", as_json)
+        show_comparison(comparison, home, as_json)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import io
-import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +12,15 @@ from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
+from undrift.data import picture_svg
 from undrift.data.federated import FederatedData
 from undrift.data.heterogeneity import counts, has_classes, heterogeneity, summary
+from undrift.data.picture_svg import MAX_BUBBLES, MAX_CLIENTS, round_numbers
 
 Table = np.ndarray[Any, np.dtype[np.int64]]
 _TEXT, _MUTED, _LINE, _GREY, _BLUE = "#1c1e21", "#5d6470", "#e4e5e3", "#a9b1bb", "#0072b2"
 _COLOURS = LinearSegmentedColormap.from_list("blues", ["#ffffff", "#cfe4f3", "#6fb1dc", "#0072b2", "#00395c"])
 _WIDTH, _HEAD, _BARS, _ROW = 11.0, 1.0, 1.35, 0.32  # inches: picture, title, bars, a class
-_MAX_BUBBLES = (100, 30)  # clients and classes up to which bubbles are legible; beyond, a heat map
-_MAX_CLIENTS = 1000  # more would be thinner than a pixel
 
 
 def draw(data: FederatedData, path: str | Path, title: str = "") -> Path:
@@ -61,24 +58,22 @@ def _description(data: FederatedData) -> str:
 
 
 def _png(data: FederatedData, heading: str) -> bytes:
-    shown = min(len(data), _MAX_CLIENTS)
+    shown = min(len(data), MAX_CLIENTS)
     rows = (data.classes or 0) if has_classes(data) else 0
-    head = _HEAD if heading else 0.2  # an HTML page has its own
-    height = head + _BARS + min(max(rows * _ROW, 2.4), 7.0) * bool(rows)
+    height = _HEAD + _BARS + min(max(rows * _ROW, 2.4), 7.0) * bool(rows)
     figure = Figure(figsize=(_WIDTH, height), dpi=160, facecolor="white")
-    if heading:
-        figure.text(0.25 / _WIDTH, 1 - 0.4 / height, heading, fontsize=14, fontweight="bold", color=_TEXT)
-        figure.text(0.25 / _WIDTH, 1 - 0.68 / height, _description(data), fontsize=9.5, color=_MUTED)
+    figure.text(0.25 / _WIDTH, 1 - 0.4 / height, heading, fontsize=14, fontweight="bold", color=_TEXT)
+    figure.text(0.25 / _WIDTH, 1 - 0.68 / height, _description(data), fontsize=9.5, color=_MUTED)
 
     def panel(low: float, high: float) -> Axes:
         """Axes between two heights, in inches from the bottom."""
         return figure.add_axes((0.75 / _WIDTH, low / height, (_WIDTH - 1.75) / _WIDTH, (high - low) / height))
 
-    bars = panel(height - head - _BARS + 0.75, height - head + 0.05)
+    bars = panel(height - _HEAD - _BARS + 0.75, height - _HEAD + 0.05)
     _bars(bars, data.sizes[:shown])
     lowest = bars
     if rows:
-        lowest = panel(0.55, height - head - _BARS + 0.55)
+        lowest = panel(0.55, height - _HEAD - _BARS + 0.55)
         table = counts(data, 0, shown)
         (_bubbles if _bubbles_fit(shown, rows) else _heat_map)(figure, lowest, table)
         lowest.set_ylabel("class", color=_MUTED)
@@ -94,13 +89,13 @@ def _png(data: FederatedData, heading: str) -> bytes:
 
 
 def _bubbles_fit(clients: int, classes: int) -> bool:
-    return clients <= _MAX_BUBBLES[0] and classes <= _MAX_BUBBLES[1]
+    return clients <= MAX_BUBBLES[0] and classes <= MAX_BUBBLES[1]
 
 
 def _bars(axes: Axes, sizes: Table) -> None:
     """Samples per client."""
     _style(axes, len(sizes))
-    if len(sizes) <= _MAX_BUBBLES[0]:
+    if len(sizes) <= MAX_BUBBLES[0]:
         axes.bar(np.arange(len(sizes)), sizes, width=0.7, color=_GREY)
     else:
         axes.stairs(sizes, np.arange(len(sizes) + 1) - 0.5, fill=True, color=_GREY)
@@ -123,7 +118,7 @@ def _bubbles(figure: Figure, axes: Axes, table: Table) -> None:
     full = widest**2 / int(table.max())  # square points per sample
     area = np.maximum(table[owner, label] * full, 2.0)  # a single sample stays visible
     axes.scatter(owner, label, s=area, c=_BLUE, alpha=0.8, linewidths=0.5, edgecolors="white", clip_on=False)
-    scale = [step for step in _round_numbers(int(table.max())) if step]
+    scale = [step for step in round_numbers(int(table.max())) if step]
     handles = [axes.scatter([], [], s=n * full, c=_BLUE, alpha=0.8, linewidths=0, label=f"{n:,}") for n in scale]
     axes.legend(
         handles=handles,
@@ -138,20 +133,13 @@ def _bubbles(figure: Figure, axes: Axes, table: Table) -> None:
     ).get_title().set_color(_MUTED)
 
 
-def _round_numbers(most: int) -> list[int]:
-    """Up to three round numbers for the legend, none above `most`."""
-    unit = 10 ** int(math.log10(most))
-    top = max(n * unit for n in (1, 2, 5) if n * unit <= most)
-    return sorted({top, top // 4, top // 20})
-
-
 def _heat_map(figure: Figure, axes: Axes, table: Table) -> None:
     """Darker means more samples; a square-root scale keeps small counts visible."""
     clients, classes = table.shape
     norm = PowerNorm(0.5, vmin=0, vmax=max(1, int(table.max())))
     image = axes.imshow(table.T, aspect="auto", cmap=_COLOURS, norm=norm, interpolation="nearest")
     _style(axes, clients)
-    if classes <= _MAX_BUBBLES[1]:
+    if classes <= MAX_BUBBLES[1]:
         axes.set_yticks(range(classes))
         for edge in np.arange(classes - 1) + 0.5:
             axes.axhline(edge, color=_LINE, linewidth=0.6)
@@ -178,72 +166,14 @@ def _style(axes: Axes, clients: int) -> None:
 
 def _page(data: FederatedData, heading: str) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
 
-    shown = min(len(data), _MAX_CLIENTS)
-    as_bubbles = has_classes(data) and _bubbles_fit(shown, data.classes or 0)
     pages = Environment(loader=PackageLoader("undrift.data", "."), autoescape=True, undefined=StrictUndefined)
     return pages.get_template("picture_template.html").render(
         title=heading,
         description=_description(data),
-        bubbles=_bubble_layout(counts(data, 0, shown)) if as_bubbles else None,
-        png=None if as_bubbles else base64.b64encode(_png(data, "")).decode(),
+        picture=Markup(picture_svg.svg(data, picture_svg.LARGE)),  # escaped by its own template
         table=_table(summary(heterogeneity(data))["per_client"]),
-    )
-
-
-@dataclass(frozen=True)
-class _Bubble:
-    """The samples of a class at a client, drawn as a circle that shows their number on hover."""
-
-    client: int
-    label: int
-    samples: str
-    x: str
-    y: str
-    radius: str
-
-
-@dataclass(frozen=True)
-class _BubbleLayout:
-    """Coordinates of the SVG, in its own units."""
-
-    width: int
-    height: int
-    left: int  # where the lines of the classes begin and end
-    right: int
-    rows: list[tuple[int, int]]  # class, y
-    ticks: list[tuple[int, str]]  # client, x
-    marks: list[_Bubble]
-
-
-def _bubble_layout(table: Table) -> _BubbleLayout:
-    clients, classes = table.shape
-    across, down, left, bottom = max(18.0, 900 / clients), 30, 36, 34
-    width = left + across * clients + 8
-    largest_radius = min(across, down) * 0.62
-
-    def x(client: int) -> str:
-        return f"{left + across * (client + 0.5):.1f}"
-
-    marks = [
-        _Bubble(
-            client,
-            label,
-            samples=f"{table[client, label]:,}",
-            x=x(client),
-            y=f"{down * (label + 0.5):.1f}",
-            radius=f"{largest_radius * math.sqrt(table[client, label] / table.max()):.2f}",
-        )
-        for client, label in zip(*map(np.ndarray.tolist, np.nonzero(table)), strict=True)
-    ]
-    return _BubbleLayout(
-        width=round(width),
-        height=down * classes + bottom,
-        left=left,
-        right=round(width - 8),
-        rows=[(label, down * label + down // 2) for label in range(classes)],
-        ticks=[(client, x(client)) for client in range(0, clients, math.ceil(clients / 25))],
-        marks=marks,
     )
 
 

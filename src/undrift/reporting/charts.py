@@ -1,10 +1,9 @@
-"""The curves of the report as plain JSON values: means and bands over seeds, diverged runs, axes."""
+"""The curves of the report as plain JSON values: means and bands over seeds, failed runs, axes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,12 @@ from undrift.reporting.figures import by_label, divergence_round, traffic_of, va
 from undrift.reporting.record import HistoryColumn, Record, shown_columns
 from undrift.reporting.wording import unit_of_time, unit_of_traffic
 
-COLOURS = 7  # --c0 … --c6 in the template's style sheet
+_FAR = 100.0  # times the peak of the usual curve: what is higher leaves the chart, as it would flatten all others
+MOST_POINTS = 500  # of a curve, which is narrower than a thousand pixels
 
 
 def chart_data(records: Sequence[Record], target: float | None) -> dict[str, Any]:
-    """All that the page's script needs to draw the curves."""
+    """All that the page's script needs to draw the curves of one task."""
     groups = by_label(records)
     totals = pd.DataFrame([_cost(record).iloc[-1] for record in records])
     traffic_size, traffic_unit = unit_of_traffic(totals["traffic"])
@@ -33,8 +33,7 @@ def chart_data(records: Sequence[Record], target: float | None) -> dict[str, Any
     shown = [column for column in shown_columns(record.history for record in records) if column.chart]
     charts = [_chart(column, list(groups.values()), scales) for column in shown]
     return {
-        "methods": [escape(label) for label in groups],  # Plotly reads HTML in names
-        "colours": COLOURS,
+        "methods": list(groups),
         "axes": axes,
         "charts": [
             {**chart, "log": _needs_log_scale(chart), "target": target if chart["id"] == "accuracy" else None}
@@ -45,13 +44,11 @@ def chart_data(records: Sequence[Record], target: float | None) -> dict[str, Any
 
 
 def _chart(column: HistoryColumn, groups: Sequence[Sequence[Record]], scales: Mapping[str, float]) -> dict[str, Any]:
-    """The curves of one quantity; diverged runs are kept apart, as they would distort every mean."""
+    """The curves of one quantity; failed runs are kept apart, as they would distort every mean and flatten the axis."""
     finished = [[run for run in group if divergence_round(run.history) is None] for group in groups]
     means = [_mean_curve([_progress(run, column.name) for run in group], scales) for group in finished]
-    highest = max((value for mean in means for value in mean.get("high", mean["y"])), default=math.inf)
-    ceiling = highest + 2 * abs(highest)  # headroom to see a curve leave without flattening the others
-    diverged = [
-        {"method": method, **_diverged_curve(run, column.name, scales, ceiling)}
+    failed = [
+        {"method": method, **_failed_curve(run, column.name, scales)}
         for method, group in enumerate(groups)
         for run in group
         if divergence_round(run.history) is not None
@@ -61,8 +58,23 @@ def _chart(column: HistoryColumn, groups: Sequence[Sequence[Record]], scales: Ma
         "title": column.chart,
         "percent": column.percent,
         "means": means,
-        "diverged": [curve for curve in diverged if curve["y"]],
+        "far": [] if column.percent else _far(means),
+        "failed": [curve for curve in failed if curve["y"]],
     }
+
+
+def _far(means: Sequence[Mapping[str, Sequence[float]]]) -> list[int]:
+    """The methods whose curves go far beyond those of the others: the axis does not follow them."""
+    peaks = {method: max(map(abs, mean.get("high", mean["y"]))) for method, mean in enumerate(means) if mean["y"]}
+    if not peaks:
+        return []
+    usual = sorted(peaks.values())[(len(peaks) - 1) // 2]
+    return [method for method, peak in peaks.items() if peak > _FAR * usual > 0]
+
+
+def thinned(records: Iterable[Record]) -> bool:
+    """Whether some evaluated rounds are left out of the curves."""
+    return any(len(_progress(record, "train_loss")) > MOST_POINTS for record in records)
 
 
 def _cost(record: Record) -> pd.DataFrame:
@@ -91,24 +103,30 @@ def _curve(progress: pd.DataFrame, scales: Mapping[str, float]) -> dict[str, lis
     }
 
 
+def _thin(progress: pd.DataFrame) -> pd.DataFrame:
+    """Every so-manieth point, counted from the last one, which is the result."""
+    step = math.ceil(len(progress) / MOST_POINTS)
+    return progress.iloc[:: -max(1, step)].iloc[::-1]
+
+
 def _mean_curve(runs: Sequence[pd.DataFrame], scales: Mapping[str, float]) -> dict[str, list[float]]:
     """The mean over seeds, round by round, and the lowest and highest seed where there are several."""
     if not runs:
         return {name: [] for name in (*scales, "y")}
     by_round = pd.concat(runs).dropna().groupby("round")
-    curve = _curve(by_round.mean().reset_index(), scales)
+    values = _thin(by_round.mean().assign(low=by_round["y"].min(), high=by_round["y"].max()).reset_index())
+    curve = _curve(values, scales)
     if len(runs) > 1:
-        curve |= {"low": _rounded(by_round["y"].min()), "high": _rounded(by_round["y"].max())}
+        curve |= {"low": _rounded(values["low"]), "high": _rounded(values["high"])}
     return curve
 
 
-def _diverged_curve(record: Record, name: str, scales: Mapping[str, float], ceiling: float) -> dict[str, Any]:
-    """The curve of a diverged run, cut off at the ceiling."""
-    progress, end = _progress(record, name), divergence_round(record.history)
+def _failed_curve(record: Record, name: str, scales: Mapping[str, float]) -> dict[str, Any]:
+    """The curve of a run that diverged, up to its last finite value."""
+    end = divergence_round(record.history)
     return {
-        **_curve(progress.assign(y=progress["y"].clip(upper=ceiling)), scales),
-        "last": max(0, int((progress["round"] <= end).sum()) - 1),
-        "text": escape(f"{record.label}, seed {record.seed}: diverged at round {end}"),
+        **_curve(_thin(_progress(record, name)), scales),
+        "text": f"{record.label}, seed {record.seed}: diverged at round {end}",
     }
 
 
@@ -118,9 +136,11 @@ def _rounded(values: Iterable[float]) -> list[float]:
 
 
 def _values(chart: Mapping[str, Any]) -> list[float]:
-    return [value for curve in [*chart["means"], *chart["diverged"]] for value in curve["y"]]
+    return [value for curve in [*chart["means"], *chart["failed"]] for value in curve["y"]]
 
 
 def _needs_log_scale(chart: Mapping[str, Any]) -> bool:
-    values = _values(chart)
+    """Judged by what the axis follows: runs that did not fail, or all where none is left."""
+    near = [curve for method, curve in enumerate(chart["means"]) if method not in chart["far"]]
+    values = [value for curve in near for value in curve["y"]] or _values(chart)
     return not chart["percent"] and min(values) > 0 and max(values) / min(values) > 20

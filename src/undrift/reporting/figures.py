@@ -34,6 +34,7 @@ class Outcome:
     diverged: int
     reached: int  # seeds that reached the target
     last_round: int
+    spreads: Mapping[str, float]  # standard deviations over seeds of the means of the same name; NaN for a single seed
 
     @property
     def accuracy(self) -> float:
@@ -116,18 +117,23 @@ def by_label(records: Sequence[Record]) -> dict[str, list[Record]]:
 
 def _outcome(label: str, runs: Sequence[Record], columns: Sequence[HistoryColumn], target: float | None) -> Outcome:
     histories = [run.history for run in runs]
-    rounds_to_target = [_first_round_at(history, target) for history in histories]
+    seeds = {
+        "best_accuracy": [max(_finite(history["accuracy"]), default=math.nan) for history in histories],
+        "rounds_to_target": [_first_round_at(history, target) for history in histories],
+        "traffic": [float(traffic_of(history).sum()) for history in histories],
+    }
     return Outcome(
         label=label,
         runs=len(runs),
         finals={column.name: _final(histories, column.name) for column in columns},
-        best_accuracy=_mean(max(_finite(history["accuracy"]), default=math.nan) for history in histories),
-        rounds_to_target=_mean(rounds_to_target),
-        traffic=_mean(float(traffic_of(history).sum()) for history in histories),
+        best_accuracy=_mean(seeds["best_accuracy"]),
+        rounds_to_target=_mean(seeds["rounds_to_target"]),
+        traffic=_mean(seeds["traffic"]),
         seconds=_mean(float(history["seconds"].sum()) for history in histories),
         diverged=sum(divergence_round(history) is not None for history in histories),
-        reached=len(_finite(rounds_to_target)),
+        reached=len(_finite(seeds["rounds_to_target"])),
         last_round=max(int(history["round"].max()) for history in histories),
+        spreads={name: _std(values) for name, values in seeds.items()},
     )
 
 

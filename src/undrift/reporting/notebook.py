@@ -10,23 +10,33 @@ import numpy as np
 import pandas as pd
 
 from undrift.core import check
+from undrift.reporting.colours import colours_of
+from undrift.reporting.facts import names_of
 from undrift.reporting.figures import by_label, divergence_round, values_of
 from undrift.reporting.record import HistoryColumn, Record, shown_columns
-from undrift.reporting.table import columns
+from undrift.reporting.table import columns, note
+from undrift.reporting.task import by_task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
 def html_table(records: Sequence[Record], target: float | None = None) -> str:
-    """The summary table; best values are bold."""
+    """The summary table, one for each task, and what to know of it."""
+    tasks = by_task(records)
+    titles = [f"<p><b>{escape(name)}</b></p>" for name in names_of(tasks)] if len(tasks) > 1 else [""]
+    return "".join(title + _task_table(task, target) for title, task in zip(titles, tasks, strict=True))
+
+
+def _task_table(records: Sequence[Record], target: float | None) -> str:
     table = columns(records, target)
     head = "".join(f"<th>{escape(column.heading)}</th>" for column in table)
     rows = zip(
         *([_cell(text, row in column.best) for row, text in enumerate(column.cells)] for column in table), strict=True
     )
     body = "".join(f"<tr>{''.join(cells)}</tr>" for cells in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    below = f"<p><small>{escape(note(records, target))}</small></p>"
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
 
 
 def _cell(text: str, best: bool) -> str:
@@ -37,26 +47,38 @@ def draw(records: Sequence[Record], column: str | None = None, axes: Axes | None
     """Curves over rounds of a column of the histories, by default the accuracy, else a loss.
 
     Of several seeds, the line is their mean and the band reaches from the lowest to the highest. Runs that diverged are
-    no part of a mean: each has a dotted line of its own.
+    no part of a mean: each has a dotted line of its own. Colours are those of the report; of several tasks, labels name
+    theirs.
     """
     import matplotlib.pyplot as plt  # slow to import
 
+    records = _with_tasks(records)
+    colours = colours_of(records)
     shown = _shown(records, column)
     axes = plt.subplots(layout="constrained")[1] if axes is None else axes
     scale = 100 if shown.percent else 1
     for label, runs in by_label(records).items():
         finished = [run for run in runs if divergence_round(run.history) is None]
         curve = _curve(finished, shown.name) * scale
-        (line,) = axes.plot(curve.index, curve["mean"], label=label)
+        colour, dashes = colours[label].light, "--" if colours[label].dashed else "-"
+        axes.plot(curve.index, curve["mean"], dashes, color=colour, label=label)
         if len(finished) > 1:
-            axes.fill_between(curve.index, curve["min"], curve["max"], color=line.get_color(), alpha=0.2, linewidth=0)
+            axes.fill_between(curve.index, curve["min"], curve["max"], color=colour, alpha=0.2, linewidth=0)
         for run in runs:
             if run not in finished:
                 alone = _curve([run], shown.name) * scale
-                axes.plot(alone.index, alone["mean"], ":", color=line.get_color())
+                axes.plot(alone.index, alone["mean"], ":", color=colour)
     axes.set(xlabel="Round", ylabel=f"{shown.chart} (%)" if shown.percent else shown.chart)
     axes.legend()
     return axes
+
+
+def _with_tasks(records: Sequence[Record]) -> Sequence[Record]:
+    tasks = by_task(records)
+    if len(tasks) == 1:
+        return records
+    named = zip(tasks, names_of(tasks), strict=True)
+    return [record._replace(label=f"{record.label} · {name}") for task, name in named for record in task]
 
 
 def _curve(runs: Sequence[Record], name: str) -> pd.DataFrame:

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from undrift.reporting.charts import COLOURS, chart_data
-from undrift.reporting.figures import Outcome, by_label, outcomes_of
+from undrift.data import picture_svg
+from undrift.reporting.charts import MOST_POINTS, chart_data, thinned
+from undrift.reporting.colours import Colour, colours_of
+from undrift.reporting.facts import Fact, data_name, facts_of, federation_of, names_of
+from undrift.reporting.figures import Outcome, by_label, outcomes_of, summarise
 from undrift.reporting.headline import headline, scope_of
 from undrift.reporting.record import Record
-from undrift.reporting.table import Column, columns_of, diverged_text
-from undrift.reporting.wording import MISSING, NBSP, number_text, percent_text
+from undrift.reporting.table import Column, caption, columns_of, diverged_text
+from undrift.reporting.task import by_task
+from undrift.reporting.wording import MISSING, NBSP, count_text, number_text, percent_text
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 
-def write(path: str | Path, records: Sequence[Record], title: str = "undrift", target: float | None = None) -> Path:
+def write(path: str | Path, records: Sequence[Record], title: str = "", target: float | None = None) -> Path:
     """Write the report to `path`, all of it or nothing."""
     path = Path(path)
     page = render(records, title, target)
@@ -31,53 +39,147 @@ def write(path: str | Path, records: Sequence[Record], title: str = "undrift", t
     return path
 
 
-def render(records: Sequence[Record], title: str = "undrift", target: float | None = None) -> str:
-    """The HTML text of the report; the first label is what the others are compared with."""
-    # Only a page needs these: machines that just train may lack them.
+def render(records: Sequence[Record], title: str = "", target: float | None = None) -> str:
+    """The HTML text of the report. Tasks are shown apart; of each, the first label is what others are compared with."""
+    # Only a page needs it: machines that just train may lack it.
     from jinja2 import Environment, PackageLoader, StrictUndefined
-    from plotly.offline import get_plotlyjs
+
+    tasks = by_task(records)
+    methods = {
+        label: _Method(number, label, colour) for number, (label, colour) in enumerate(colours_of(records).items())
+    }
+    shown = [_task(task, name, target, methods) for task, name in zip(tasks, names_of(tasks), strict=True)]
+    pages = Environment(loader=PackageLoader("undrift.reporting", "."), autoescape=True, undefined=StrictUndefined)
+    pages.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    return pages.get_template("report_template.html").render(
+        title=title or default_title(records),
+        methods=methods,
+        tasks=shown,
+        data={
+            "methods": [{"label": each.label, "dashed": each.colour.dashed} for each in methods.values()],
+            "tasks": [task.data for task in shown],
+        },
+    )
+
+
+def default_title(records: Sequence[Record]) -> str:
+    """Such as "digits: FedAvg, FedHBM"; the same whoever makes the report."""
+    data = dict.fromkeys(name for task in by_task(records) if (name := data_name(task[0].config)))
+    labels = list(by_label(records))
+    shown = ", ".join(labels) if len(labels) <= 4 else count_text(len(labels), "method")
+    return f"{', '.join(data)}: {shown}" if data else shown
+
+
+@dataclass(frozen=True)
+class _Method:
+    """A label, which has one colour in the whole report."""
+
+    number: int
+    label: str
+    colour: Colour
+
+    @property
+    def style(self) -> str:
+        return f"--c:var(--m{self.number});--dash:{'dashed' if self.colour.dashed else 'solid'}"
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What the page shows of the runs of one task."""
+
+    name: str
+    headline: str
+    scope: str
+    facts: list[Fact]
+    picture: Markup | None
+    picture_caption: str
+    summary: _SummaryTable
+    labels: list[str]
+    axes: list[dict[str, str]]
+    figures: list[_Figure]
+    note: str
+    runs: _SummaryTable | None
+    settings: dict[str, list[_SettingsTable]]
+    data: dict[str, Any]  # for the script
+
+
+def _task(records: Sequence[Record], name: str, target: float | None, methods: Mapping[str, _Method]) -> _Task:
+    from markupsafe import Markup
 
     outcomes, common_target = outcomes_of(records, target)
     # That a single method reaches its own final accuracy says nothing.
     shown_target = target if len(outcomes) == 1 else common_target
     baseline = outcomes[0].label if target is None else None
-    data = chart_data(records, shown_target)
-    pages = Environment(loader=PackageLoader("undrift.reporting", "."), autoescape=True, undefined=StrictUndefined)
-    pages.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    return pages.get_template("report_template.html").render(
-        title=title,
+    charts = chart_data(records, shown_target)
+    federation = federation_of(records[0])
+    drawing = None if federation is None else picture_svg.svg(federation, picture_svg.SMALL, hover=False)
+    return _Task(
+        name=name,
         headline=headline(records, target),
         scope=scope_of(records, outcomes),
+        facts=facts_of(records, federation),
+        picture=None if drawing is None else Markup(drawing),  # escaped by its own template
+        picture_caption=_picture_caption(records),
         summary=_summary(outcomes, shown_target),
-        methods=[_Method(outcome.label, number % COLOURS, _dash(number)) for number, outcome in enumerate(outcomes)],
-        figures=[_figure(chart, outcomes, baseline) for chart in data["charts"]],
-        note=_curves_note(outcomes),
+        labels=charts["methods"],
+        axes=charts["axes"],
+        figures=[_figure(chart, outcomes, baseline) for chart in charts["charts"]],
+        note=_curves_note(records, outcomes, charts["charts"]),
         runs=_every_run(records, shown_target),
         settings={
             "Configuration": _settings(records, [record.config for record in records]),
             "Environment": _settings(records, [record.environment for record in records]),
         },
-        data=data,
-        plotly=get_plotlyjs(),
+        data=charts
+        | {
+            "methods": [methods[label].number for label in charts["methods"]],
+            "summary": _summary_rows(records, target),
+        },
     )
+
+
+def _picture_caption(records: Sequence[Record]) -> str:
+    """Where every seed splits the data anew, the picture is of the first."""
+    seeds = {json.dumps(record.config.get("data"), default=str) for record in records}
+    return "Clients and their classes" + (f", seed{NBSP}{records[0].seed}" if len(seeds) > 1 else "")
+
+
+def _summary_rows(records: Sequence[Record], target: float | None) -> list[list[str | float | None]]:
+    """The summary with all digits, its columns' names first."""
+    table = summarise(records, target)
+    rows = [
+        [None if isinstance(value, float) and not math.isfinite(value) else value for value in row]
+        for row in table.astype(object).itertuples(index=False)
+    ]
+    return [list(table.columns), *rows]
 
 
 # ---- tables ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
+class _Name:
+    """The first cell of a row."""
+
+    label: str
+    divergence: str  # what is said of it
+
+
+@dataclass(frozen=True)
 class _SummaryTable:
+    name: str
     layout: str  # a class of the style sheet
     caption: str
     heading: str  # of the first column
-    names: list[tuple[str, str]]  # label, and what is said of its divergence
+    names: list[_Name]
     columns: list[Column]
 
 
 def _summary(outcomes: Sequence[Outcome], target: float | None) -> _SummaryTable:
     return _SummaryTable(
+        name="Summary",
         layout="single" if len(outcomes) == 1 else "compared",
-        caption=_caption(outcomes, target),
+        caption=caption(outcomes, target),
         heading="Method",
         names=_names(outcomes),
         columns=columns_of(outcomes, target),
@@ -90,6 +192,7 @@ def _every_run(records: Sequence[Record], target: float | None) -> _SummaryTable
         return None
     outcomes, _ = outcomes_of([run._replace(label=f"{run.label}, seed{NBSP}{run.seed}") for run in records], target)
     return _SummaryTable(
+        name="Every run",
         layout="runs",
         caption="Each seed on its own.",
         heading="Run",
@@ -98,27 +201,8 @@ def _every_run(records: Sequence[Record], target: float | None) -> _SummaryTable
     )
 
 
-def _names(outcomes: Iterable[Outcome]) -> list[tuple[str, str]]:
-    return [(outcome.label, diverged_text(outcome) if outcome.diverged else "") for outcome in outcomes]
-
-
-def _caption(outcomes: Sequence[Outcome], target: float | None) -> str:
-    notes = []
-    if any(outcome.runs > 1 for outcome in outcomes):
-        notes.append("Means over seeds; ± is the standard deviation.")
-    elif len(outcomes) > 1:
-        notes.append("One seed each: the spread between seeds is unknown.")
-    else:
-        notes.append("One seed: the spread between seeds is unknown.")
-    if len(outcomes) > 1:
-        notes.append("Bold is the best of a column.")
-    if target is not None and any(0 < outcome.reached < outcome.runs for outcome in outcomes):
-        notes.append("Rounds are averaged over the seeds that reached the target.")
-    if any(outcome.diverged for outcome in outcomes):
-        notes.append("A diverged run counts with its last finite values.")
-        if len(outcomes) > 1:
-            notes.append("A method with a diverged run is never the best.")
-    return " ".join(notes)
+def _names(outcomes: Iterable[Outcome]) -> list[_Name]:
+    return [_Name(outcome.label, diverged_text(outcome) if outcome.diverged else "") for outcome in outcomes]
 
 
 @dataclass(frozen=True)
@@ -166,20 +250,6 @@ def _values_of(key: str, flats: Iterable[Mapping[str, str]]) -> str:
 
 
 @dataclass(frozen=True)
-class _Method:
-    """An entry of the legend."""
-
-    label: str
-    colour: int
-    dash: str
-
-
-def _dash(method: int) -> str:
-    """Beyond the palette, dashes distinguish methods of one colour."""
-    return "dashed" if method // COLOURS % 2 else "solid"
-
-
-@dataclass(frozen=True)
 class _Figure:
     """A chart without its curves, which the script draws."""
 
@@ -207,10 +277,14 @@ def _figure(chart: Mapping[str, Any], outcomes: Sequence[Outcome], baseline: str
     )
 
 
-def _curves_note(outcomes: Sequence[Outcome]) -> str:
+def _curves_note(records: Sequence[Record], outcomes: Sequence[Outcome], charts: Sequence[Mapping[str, Any]]) -> str:
     notes = []
     if any(outcome.runs > 1 for outcome in outcomes):
         notes.append("Lines are means over seeds, bands reach from the lowest to the highest seed.")
     if any(outcome.diverged for outcome in outcomes):
-        notes.append("Diverged runs are dotted lines that end in a cross; means and bands leave them out.")
+        notes.append("Diverged runs are dotted lines that end in a cross; means, bands and axes leave them out.")
+    if any(chart["far"] for chart in charts):
+        notes.append("Curves that rise far above the others leave their chart.")
+    if thinned(records):
+        notes.append(f"Long curves are drawn with at most {MOST_POINTS} of their rounds.")
     return " ".join(notes)

@@ -35,6 +35,12 @@ def columns(records: Sequence[Record], target: float | None = None) -> list[Colu
     return [Column("Method", names, set()), *columns_of(outcomes, target if len(outcomes) == 1 else common_target)]
 
 
+def note(records: Sequence[Record], target: float | None = None) -> str:
+    """What to know of the figures, in one line."""
+    outcomes, common_target = outcomes_of(records, target)
+    return caption(outcomes, common_target)
+
+
 def columns_of(outcomes: Sequence[Outcome], target: float | None) -> list[Column]:
     """The columns after the name, without those that would say nothing."""
     table = []
@@ -44,14 +50,38 @@ def columns_of(outcomes: Sequence[Outcome], target: float | None) -> list[Column
         table += _final_columns(column(name), outcomes)
     if target is not None:
         table.append(_rounds_column(outcomes, target))
-    for heading, values, unit_of in (
-        ("Traffic", [outcome.traffic for outcome in outcomes], unit_of_traffic),
-        ("Time", [outcome.seconds for outcome in outcomes], unit_of_time),
-    ):
-        size, unit = unit_of(values)
-        cells = [f"{decimal_text(value / size)}{NBSP}{unit}" for value in values]
-        table.append(Column(heading, cells, _best_rows(outcomes, values, cells, min)))
+    traffic = [outcome.traffic for outcome in outcomes]
+    cells = _with_unit(traffic, unit_of_traffic(traffic))
+    table.append(Column("Traffic", cells, _best_rows(outcomes, traffic, _spreads(outcomes, "traffic"), cells, min)))
+    seconds = [outcome.seconds for outcome in outcomes]
+    # Seeds that train together share their time, so that its spread is unknown.
+    table.append(Column("Time", _with_unit(seconds, unit_of_time(seconds)), set()))
     return table
+
+
+def _with_unit(values: Iterable[float], unit: tuple[float, str]) -> list[str]:
+    size, name = unit
+    return [f"{decimal_text(value / size)}{NBSP}{name}" for value in values]
+
+
+def caption(outcomes: Sequence[Outcome], target: float | None) -> str:
+    """What to know of the figures; stands under the table."""
+    notes = []
+    if any(outcome.runs > 1 for outcome in outcomes):
+        notes.append("Means over seeds; ± is the standard deviation.")
+        if len(outcomes) > 1:
+            notes.append("Bold is better than all others by more than the larger standard deviation of the two.")
+    elif len(outcomes) > 1:
+        notes.append("One seed each: the spread between seeds is unknown, so nothing is bold.")
+    else:
+        notes.append("One seed: the spread between seeds is unknown.")
+    if target is not None and any(0 < outcome.reached < outcome.runs for outcome in outcomes):
+        notes.append("Rounds are averaged over the seeds that reached the target.")
+    if any(outcome.diverged for outcome in outcomes):
+        notes.append("A diverged run counts with its last finite values.")
+        if len(outcomes) > 1:
+            notes.append("A method with a diverged run is never bold.")
+    return " ".join(notes)
 
 
 def _final_columns(shown: HistoryColumn, outcomes: Sequence[Outcome]) -> list[Column]:
@@ -66,12 +96,13 @@ def _final_columns(shown: HistoryColumn, outcomes: Sequence[Outcome]) -> list[Co
     else:
         cells = [number_text(mean) for mean in means]
     better = {"higher": max, "lower": min, None: None}[shown.better]
-    best = _best_rows(outcomes, means, cells, better) if better else set()
+    best = _best_rows(outcomes, means, [final.std for final in finals], cells, better) if better else set()
     found = [Column(shown.heading, cells, best)]
     if shown.name == "accuracy":
         values = [outcome.best_accuracy for outcome in outcomes]
         cells = [percent_text(value) for value in values]
-        found.append(Column("Best accuracy", cells, _best_rows(outcomes, values, cells, max)))
+        spreads = _spreads(outcomes, "best_accuracy")
+        found.append(Column("Best accuracy", cells, _best_rows(outcomes, values, spreads, cells, max)))
     return found
 
 
@@ -79,7 +110,8 @@ def _rounds_column(outcomes: Sequence[Outcome], target: float) -> Column:
     # A mean over only the seeds that reached the target flatters: it is shown, but is never the best.
     values = [each.rounds_to_target if each.reached == each.runs else math.nan for each in outcomes]
     cells = [_rounds_cell(outcome) for outcome in outcomes]
-    return Column(f"Rounds to {percent_text(target)}", cells, _best_rows(outcomes, values, cells, min))
+    best = _best_rows(outcomes, values, _spreads(outcomes, "rounds_to_target"), cells, min)
+    return Column(f"Rounds to {percent_text(target)}", cells, best)
 
 
 def _rounds_cell(outcome: Outcome) -> str:
@@ -89,21 +121,33 @@ def _rounds_cell(outcome: Outcome) -> str:
     return text if outcome.reached == outcome.runs else f"{text} ({outcome.reached} of {outcome.runs})"
 
 
+def _spreads(outcomes: Iterable[Outcome], name: str) -> list[float]:
+    return [outcome.spreads[name] for outcome in outcomes]
+
+
 def _best_rows(
     outcomes: Sequence[Outcome],
     values: Sequence[float],
+    spreads: Sequence[float],
     cells: Sequence[str],
     better: Callable[[Iterable[float]], float],
 ) -> set[int]:
-    """The rows that show the best value; none where all show the same."""
+    """The rows that show the best value, if it beats every other one by more than the spread over seeds."""
     # A diverged run stops early and cheaply: that must not make it the best of any column.
-    rows = [row for row, outcome in enumerate(outcomes) if not outcome.diverged]
-    finite = [values[row] for row in rows if math.isfinite(values[row])]
-    if not finite or len({cells[row] for row in rows}) == 1:
+    rows = [row for row, outcome in enumerate(outcomes) if not outcome.diverged and math.isfinite(values[row])]
+    if not rows:
         return set()
-    best = better(finite)
+    best = better(values[row] for row in rows)
     texts = {cells[row] for row in rows if values[row] == best}
-    return {row for row in rows if cells[row] in texts}
+    winners = {row for row in rows if cells[row] in texts}
+    others = [row for row in rows if row not in winners]
+    # The spread of a single seed is unknown (NaN), and nothing exceeds that.
+    clear = all(
+        abs(values[row] - values[other]) > spreads[row] and abs(values[row] - values[other]) > spreads[other]
+        for row in winners
+        for other in others
+    )
+    return winners if others and clear else set()
 
 
 def diverged_text(outcome: Outcome) -> str:

@@ -23,8 +23,10 @@ from undrift.data import FederatedData
 from undrift.data.federated import Clients
 from undrift.methods.algorithm import Algorithm
 from undrift.reporting import notebook, report
+from undrift.reporting.facts import names_of
 from undrift.reporting.figures import summarise
 from undrift.reporting.record import Record, history_frame
+from undrift.reporting.task import by_task
 from undrift.simulation.arguments import Objects
 from undrift.simulation.callbacks import Callback, CallbackLike, as_callbacks
 from undrift.simulation.defaults import settle
@@ -37,6 +39,7 @@ from undrift.simulation.round import can_train_together, capacity
 from undrift.simulation.run import Run
 from undrift.simulation.setup import Experiment, Setup
 from undrift.simulation.simulate import reopen, start
+from undrift.storage.comparison import read_order, write_order
 from undrift.storage.directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -50,8 +53,13 @@ class Comparison:
         self.records, self.target = list(records), target
 
     def table(self) -> pd.DataFrame:
-        """A row per algorithm, means over seeds."""
-        return summarise(self.records, self.target)
+        """A row per algorithm, means over seeds; with a column `task` first where runs are of several tasks."""
+        tasks = by_task(self.records)
+        tables = [summarise(task, self.target) for task in tasks]
+        if len(tasks) == 1:
+            return tables[0]
+        named = [table.assign(task=name) for table, name in zip(tables, names_of(tasks), strict=True)]
+        return pd.concat(named, ignore_index=True).set_index("task").reset_index()
 
     def curves(self) -> pd.DataFrame:
         """A row per algorithm, seed and round."""
@@ -70,24 +78,64 @@ class Comparison:
         """What a notebook shows."""
         return notebook.html_table(self.records, self.target)
 
-    def report(self, path: str | Path, title: str = "undrift") -> Path:
-        """One self-contained HTML file."""
+    def report(self, path: str | Path, title: str = "") -> Path:
+        """One self-contained HTML file; runs of different tasks are shown apart."""
         return report.write(path, self.records, title, self.target)
 
     @classmethod
     def from_directories(cls, paths: Iterable[str | Path]) -> Comparison:
-        """From run directories, or directories that hold some; runs of the same label are told apart by theirs."""
-        found: list[tuple[str, Record]] = []
-        for path in paths:
-            homes = [home.parent for home in sorted(Path(path).rglob("config.json"))]
+        """From run directories, or directories that hold some, in the order in which they were compared.
+
+        Runs of one label and task are told apart by their directories.
+        """
+        found: list[_Stored] = []
+        for path in map(Path, paths):
+            homes = [home.parent for home in sorted(path.rglob("config.json"))]
             if not homes:
                 raise ValueError(f"{str(path)!r} is not a run directory and holds none")
-            found += [(str(path), read_record(RunDirectory.open(home))) for home in homes]
-        records = [record for _, record in found]
-        if len({(record.label, record.seed) for record in records}) < len(records):
-            records = [record._replace(label=f"{record.label} ({path})") for path, record in found]
+            stored = [_Stored(path, home, read_record(RunDirectory.open(home))) for home in homes]
+            orders = {folder: read_order(folder) for folder in dict.fromkeys(each.folder for each in stored)}
+            found += sorted(stored, key=lambda each: each.position(orders))
+        records = _told_apart(found)
         targets = {record.config["options"].get("target") for record in records}
         return cls(records, targets.pop() if len(targets) == 1 else None)
+
+
+class _Stored(NamedTuple):
+    """A run that was read from its directory."""
+
+    given: Path
+    home: Path
+    record: Record
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the comparison, if the run is of one: it is then in FOLDER/LABEL/seed-S."""
+        return self.home.parent.parent
+
+    @property
+    def place(self) -> Path:
+        """What tells it apart from a run of the same label and seed."""
+        return self.folder if self.home.name == f"seed-{self.record.seed}" else self.home
+
+    def position(self, orders: Mapping[Path, Sequence[str]]) -> tuple[str, int, str, int]:
+        """By comparison, label and seed; runs of no comparison, or of one without an order, by their directories."""
+        order = orders[self.folder]
+        if not order:
+            return str(self.folder), 0, str(self.home), 0
+        label = self.record.label
+        return str(self.folder), order.index(label) if label in order else len(order), "", self.record.seed
+
+
+def _told_apart(found: Sequence[_Stored]) -> list[Record]:
+    """The records, with a directory in their labels where runs of one task would have the same label and seed."""
+    records = [each.record for each in found]
+    for directories in ([each.given for each in found], [each.place for each in found]):
+        if all(len({(r.label, r.seed) for r in task}) == len(task) for task in by_task(records)):
+            break
+        pairs = zip(found, directories, strict=True)
+        records = [each.record._replace(label=f"{each.record.label} ({path})") for each, path in pairs]
+    return records
 
 
 class _Key(NamedTuple):
@@ -175,10 +223,12 @@ def compare(
                     experiment = replace(experiment, engine_reason="as the runs it was to train with")
                 shared.setdefault(seed, experiment)
                 planned[label].append(_Planned(place, experiment))
+        order = list(dict.fromkeys(plan.place.label for runs in planned.values() for plan in runs))
+        if out is not None:
+            write_order(out, order)
         for runs in planned.values():
             for group in _groups(runs):
                 records += _finished(group, watching)
-    order = list(dict.fromkeys(plan.place.label for runs in planned.values() for plan in runs))
     return Comparison(sorted(records, key=lambda r: (order.index(r.label), r.seed)), each[0].target)
 
 

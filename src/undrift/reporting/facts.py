@@ -1,0 +1,125 @@
+"""How a task was set up, in a few lines: data, partition, model, local training, rate and weighting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from undrift.data import FederatedData, default_partition, load
+from undrift.reporting.figures import by_label
+from undrift.reporting.record import Record
+from undrift.reporting.task import recipe_of
+from undrift.reporting.wording import count_text
+
+_FEW = 3  # different values, and methods that have one, up to which the methods are named
+
+
+class Fact(NamedTuple):
+    name: str
+    value: str
+
+
+def facts_of(records: Sequence[Record], federation: FederatedData | None) -> list[Fact]:
+    """What is known of the set-up of runs of one task; a value that differs between methods names them."""
+    first = records[0].config
+    options = _options(records[0])
+    found = [
+        Fact("Data", data_name(first)),
+        Fact("Partition", _partition(first, federation)),
+        Fact("Model", _model(first)),
+    ]
+    if options:
+        found += [
+            Fact("Local training", _by_method(records, _local_training)),
+            Fact("Learning rate", _by_method(records, lambda options: _number(options.get("lr")))),
+            Fact("Weighting", _by_method(records, lambda options: options.get("weighting") or "as in each paper")),
+        ]
+        if any(_options(record).get("server_lr", 1) != 1 for record in records):
+            found.append(Fact("Server rate", _by_method(records, lambda options: _number(options.get("server_lr")))))
+    return [fact for fact in found if fact.value]
+
+
+def names_of(tasks: Sequence[Sequence[Record]]) -> list[str]:
+    """A name for each of several tasks: data, partition, model, and what else it takes to tell them apart."""
+    parts = [_name_parts(task[0]) for task in tasks]
+    names = [" · ".join(filter(None, (each["data"], each["partition"], each["model"]))) for each in parts]
+    for key in ("rounds", "cohort", "local"):
+        if len({each[key] for each in parts}) > 1:
+            names = [f"{name} · {each[key]}" for name, each in zip(names, parts, strict=True)]
+    if len(set(names)) < len(names):  # objects that only their fingerprints tell apart
+        names = [f"{name} · task {number}" for number, name in enumerate(names, 1)]
+    return names
+
+
+def federation_of(record: Record) -> FederatedData | None:
+    """The data of a run that were given by name, split as for this run; None if they cannot be had here."""
+    if not recipe_of(record.config):
+        return None
+    try:
+        return load(**record.config["data"])
+    except (ValueError, TypeError, OSError):  # not fetched on this machine, or a recipe of another version
+        return None
+
+
+def _name_parts(record: Record) -> dict[str, str]:
+    options, config = _options(record), record.config
+    cohort = options.get("cohort")
+    return {
+        "data": data_name(config),
+        "partition": _partition(config, None),
+        "model": _model(config),
+        "rounds": count_text(options["rounds"], "round") if isinstance(options.get("rounds"), int) else "",
+        "cohort": "everyone takes part" if cohort is None else f"cohort {cohort}",
+        "local": _local_training(options),
+    }
+
+
+def _options(record: Record) -> Mapping[str, Any]:
+    options = record.config.get("options")
+    return options if isinstance(options, Mapping) else {}
+
+
+def data_name(config: Mapping[str, Any]) -> str:
+    """The name of the data, "own data", or nothing where the configuration does not say."""
+    return str(recipe_of(config).get("name") or ("own data" if config.get("data") else ""))
+
+
+def _partition(config: Mapping[str, Any], federation: FederatedData | None) -> str:
+    recipe = recipe_of(config)
+    if not recipe:
+        return ""
+    scheme = recipe.get("partition")
+    if scheme is None:
+        try:
+            scheme = default_partition(recipe["name"])
+        except ValueError:  # a data set that this version does not know
+            return ""
+    clients = recipe.get("clients") if federation is None else len(federation)
+    return f"{scheme}, {count_text(clients, 'client')}" if isinstance(clients, int) else str(scheme)
+
+
+def _model(config: Mapping[str, Any]) -> str:
+    model = config.get("model")
+    return model if isinstance(model, str) else "own model" if model else ""
+
+
+def _local_training(options: Mapping[str, Any]) -> str:
+    steps, epochs, batch = options.get("steps"), options.get("epochs"), options.get("batch_size")
+    work = count_text(epochs, "epoch") if steps is None and isinstance(epochs, int) else f"{steps or epochs} steps"
+    optimizer = {"sgd": "SGD"}.get(str(options.get("optimizer")), str(options.get("optimizer")))
+    momentum = f", momentum {_number(options['momentum'])}" if options.get("momentum") else ""
+    return f"{work}, {'full batch' if batch is None else f'batches of {batch}'}, {optimizer}{momentum}"
+
+
+def _number(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+def _by_method(records: Sequence[Record], read: Callable[[Mapping[str, Any]], str]) -> str:
+    """The value that all runs share; or a few, with their methods; or all of them, and tables say whose they are."""
+    methods: dict[str, list[str]] = {}
+    for label, runs in by_label(records).items():
+        methods.setdefault(read(_options(runs[0])), []).append(label)
+    if len(methods) == 1 or len(methods) > _FEW or max(map(len, methods.values())) > _FEW:
+        return ", ".join(methods)
+    return "; ".join(f"{value} ({', '.join(labels)})" for value, labels in methods.items())
