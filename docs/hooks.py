@@ -1,7 +1,8 @@
-"""What MkDocs does besides: pages from files outside of docs/, and the list of algorithms."""
+"""What MkDocs does besides: pages from notebooks and from files outside of docs/, and the list of algorithms."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from posixpath import normpath
@@ -18,7 +19,8 @@ FROM_ROOT = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """A page per algorithm, in alphabetical order, below their table."""
     pages = sorted((ROOT / "docs/algorithms").glob("*.md"), key=lambda path: path.stem)
-    entries = ["algorithms/README.md", *(f"algorithms/{path.name}" for path in pages if path.stem != "README")]
+    entries: list[str | dict[str, str]] = [{"All of them": "algorithms/README.md"}]
+    entries += [f"algorithms/{path.name}" for path in pages if path.stem != "README"]
     config.nav = [{"Algorithms": entries} if "Algorithms" in entry else entry for entry in config.nav or []]
     return config
 
@@ -26,7 +28,19 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name, page in FROM_ROOT.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / name)))
+    for path in sorted((ROOT / "docs/notebooks").glob("*.ipynb")):
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=_notebook(path)))
     return files
+
+
+def _notebook(path: Path) -> str:
+    """A notebook as a page, without what its cells show."""
+    title, *parts = [
+        f"```python\n{text}\n```" if cell["cell_type"] == "code" else text
+        for cell in json.loads(path.read_text("utf-8"))["cells"]
+        for text in ["".join(cell["source"])]
+    ]
+    return "\n\n".join([title, f"*Run it yourself: [{path.name}]({path.name}).*", *parts]) + "\n"
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
