@@ -164,6 +164,41 @@ def test_a_killed_run(rng: Random, tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(found.clients, whole.clients, check_exact=True)
 
 
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """As on a disk that is full: files cannot grow beyond so many bytes."""
+    resource = pytest.importorskip("resource", reason="Windows has no such limits")
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+
+@pytest.mark.attack(short=3, long=60)
+def test_a_full_disk(rng: Random, tmp_path: Path) -> None:
+    algorithm, settings, out = rng.choice(ALGORITHMS), options(rng) | {"lr": 0.1}, tmp_path / "x"
+
+    def run() -> ud.Run:
+        if (out / "config.json").exists():
+            return ud.resume(out, model=module(), data=split(0), callbacks=[saving(rng)])
+        return ud.simulate(algorithm, module(), split(0), out=out, callbacks=[saving(rng)], **settings)
+
+    whole = ud.simulate(algorithm, module(), split(0), **settings)
+    for _ in range(rng.randint(1, 4)):
+        with files_of_at_most(rng.choice((0, 50, 300, 900, 1500, 3000, 6000))):
+            try:
+                run()
+            except OSError as error:
+                assert str(out) in str(error)
+                assert "\n" not in str(error)
+    found = run()
+    assert_close(found.parameters, whole.parameters, rtol=0, atol=0)
+    pd.testing.assert_frame_equal(without_time(found.history), without_time(whole.history), check_exact=True)
+    pd.testing.assert_frame_equal(found.clients, whole.clients, check_exact=True)
+
+
 @pytest.mark.attack(short=2, long=60)
 def test_a_killed_comparison(rng: Random, tmp_path: Path) -> None:
     settings: dict[str, Any] = options(rng) | {

@@ -116,7 +116,7 @@ class RunDirectory:
 
     def append(self, row: Row) -> None:
         line = (json.dumps(files.as_json(row)) + "\n").encode()
-        with self._log.open("ab") as log:
+        with files.writing(self._log), self._log.open("ab") as log:
             log.write(line)
         self._written.update(line)
 

@@ -9,6 +9,8 @@ import hashlib
 import json
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +68,21 @@ def digest(content: dict[str, Any]) -> str:
 def replace(path: Path, content: bytes) -> None:
     """Write under another name and rename, so that a file is there as a whole or not at all."""
     draft = path.with_name(f".{path.name}.new")
-    with draft.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
+    with writing(path):
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Errors of the system say which file they are about; those of a full disk do not by themselves."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def as_json(value: Any) -> Any:
