@@ -282,7 +282,7 @@ def test_a_second_writer(rng: Random, tmp_path: Path) -> None:
     with a_process_that_trains(writers[first]) as child:
         before = content(home)
         for name in rng.choices(sorted(writers), k=3):
-            with pytest.raises(ValueError, match=r"in use|exists and is not empty") as caught:
+            with pytest.raises(ValueError, match=r"in use|holds a run already") as caught:
                 writers[name](())
             assert "\n" not in str(caught.value)
             assert "seed-" in str(caught.value)

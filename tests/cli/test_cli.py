@@ -169,7 +169,19 @@ def test_the_learning_rate_has_an_option(undrift: Undrift) -> None:
 def test_a_directory_that_is_taken(undrift: Undrift) -> None:
     Path("full").mkdir()
     Path("full/mine.txt").touch()
-    refused(undrift("run", "-a", "fedavg", *QUICK, "--out", "full"), "exists and is not empty")
+    refused(undrift("run", "-a", "fedavg", *QUICK, "--out", "full"), "holds no run; choose another directory")
+
+
+def test_a_second_run_in_the_same_directory(undrift: Undrift) -> None:
+    run = ("run", "-a", "fedavg", *QUICK, "--out", "x", "--json")
+    undrift(*run)
+    refused(undrift(*run), "holds a run already: resume=True (--resume) continues it, overwrite=True (--overwrite)")
+    assert json.loads(undrift(*run, "--resume", "--rounds", "4").stdout)["rounds"] == 4
+    refused(undrift(*run, "--resume", "--seed", "5"), "x was begun with seed=0, not 5")
+    assert json.loads(undrift(*run, "--overwrite", "--seed", "5").stdout)["rounds"] == 3
+    refused(undrift(*run, "--overwrite", "--resume"), "give overwrite=True or resume=True, not both")
+    refused(undrift("run", "-a", "fedavg", *QUICK, "--resume"), "--resume needs the directory of a run; give --out DIR")
+    refused(undrift("run", "--out", "x", "--overwrite"), "are for one experiment; give its settings")
 
 
 # The example

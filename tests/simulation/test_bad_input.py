@@ -229,10 +229,10 @@ def test_compare_has_no_such_argument() -> None:
 
 def test_a_directory_that_is_not_empty(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match="exists and is not empty; resume it or choose another directory"):
+    with pytest.raises(ValueError, match="exists, is not empty and holds no run; choose another directory"):
         ud.simulate("fedavg", mlp(), DATA, rounds=1, out=tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
-    with pytest.raises(ValueError, match="exists and is not empty"):
+    with pytest.raises(ValueError, match="exists, is not empty and holds no run"):
         ud.simulate("fedavg", mlp(), DATA, rounds=1, out=tmp_path / "notes.txt")
 
 

@@ -88,8 +88,9 @@ def test_a_signal_saves(number: int, tmp_path: Path) -> None:
             os.kill(os.getpid(), number)
 
     before = signal.getsignal(number)
-    with pytest.raises(ud.Interrupted, match=r"interrupted after round 3; resume with: undrift resume .*run") as caught:
+    with pytest.raises(ud.Interrupted, match="interrupted after round 3; resume with: ") as caught:
         begin(tmp_path / "run", callbacks=[press])
+    assert str(caught.value).endswith(f"ud.resume({str(tmp_path / 'run')!r}, model=model, data=data, test=test)")
     assert isinstance(caught.value, KeyboardInterrupt)
     assert (caught.value.run.rounds, caught.value.signal) == (3, number)
     assert signal.getsignal(number) is before
@@ -359,8 +360,11 @@ class TestOneWriter:
         def second(row: dict[str, Any], run: ud.Run) -> None:
             with refused(tmp_path, "run is in use: another run writes to it"):
                 continued(tmp_path / "run")
-            with refused(tmp_path, "exists and is not empty"):
+            with refused(tmp_path, "holds a run already"):
                 begin(tmp_path / "run")
+            for again in ("overwrite", "resume"):
+                with refused(tmp_path, "run is in use: another run writes to it"):
+                    begin(tmp_path / "run", **{again: True})
             assert len(ud.Comparison.from_directories([tmp_path]).records[0].history) == row["round"]
 
         begin(tmp_path / "run", callbacks=[second])
@@ -421,6 +425,133 @@ class TestOneWriter:
         with refused(out, message):
             continued(out, **change)
         assert (out / "checkpoints/.000005").exists()
+
+
+class TestAnotherInitialisation:
+    """Of a module the architecture must be the same; its weights come from the run directory."""
+
+    @pytest.mark.parametrize("algorithm", ["fedavg", "feddyn", ud.algorithms.FedHBM()], ids=str)
+    def test_is_the_same_run(self, algorithm: Any, tmp_path: Path) -> None:
+        """Not all clients have been seen when it stops."""
+        begin(tmp_path / "run", algorithm, callbacks=after(1))
+        assert_same(continued(tmp_path / "run", model=shifted(mlp())), begin(algorithm=algorithm))
+
+    def test_also_without_a_checkpoint(self, tmp_path: Path) -> None:
+        begin(tmp_path / "run", callbacks=after(1))
+        shutil.rmtree(tmp_path / "run/checkpoints")
+        assert_same(continued(tmp_path / "run", model=shifted(mlp())), begin())
+
+    def test_the_given_module_stays_as_it_is(self, tmp_path: Path) -> None:
+        begin(tmp_path / "run", callbacks=after(1))
+        model = shifted(mlp())
+        continued(tmp_path / "run", model=model)
+        assert_close(model.state_dict(), shifted(mlp()).state_dict(), rtol=0, atol=0)
+
+    @pytest.mark.parametrize(
+        ("model", "difference"),
+        [
+            (mlp().float(), r": its '0\.weight' is float32 \(\d+, 6\), not float64 \(\d+, 6\)$"),
+            (nn.Sequential(nn.Linear(6, 3)).double(), r": its '0\.weight' is float64 \(3, 6\), not "),
+            (nn.Sequential(*mlp(), nn.BatchNorm1d(3).double()), r": it has '\w+\.weight', which that one had not$"),
+            (nn.Sequential(mlp()[0]), r": it has no '\d\.\w+'$"),
+            (nn.Sequential(*(nn.ReLU() if isinstance(m, nn.Tanh) else m for m in mlp())), "$"),
+        ],
+        ids=["dtype", "shape", "more", "less", "kinds"],
+    )
+    def test_another_architecture(self, model: nn.Module, difference: str, tmp_path: Path) -> None:
+        begin(tmp_path / "run", callbacks=after(1))
+        with refused(tmp_path / "run", "the given model is not the one this run was started with" + difference):
+            continued(tmp_path / "run", model=model)
+
+    def test_frozen_parameters_are_part_of_the_architecture(self, tmp_path: Path) -> None:
+        def half_frozen() -> nn.Module:
+            model = mlp()
+            next(model.parameters()).requires_grad_(False)
+            return model
+
+        settings: dict[str, Any] = {"data": classified(), "test": TEST, **SETTINGS}
+        whole = ud.simulate("fedavg", half_frozen(), **settings)
+        ud.simulate("fedavg", half_frozen(), out=tmp_path / "run", callbacks=after(1), **settings)
+        stored = load_file(tmp_path / "run/initial.safetensors")
+        assert len(stored) == len(mlp().state_dict()) - 1
+        other = half_frozen()
+        next(other.parameters()).data += 1
+        with refused(tmp_path / "run", "the given model is not the one this run was started with"):
+            continued(tmp_path / "run", model=other)
+        other = half_frozen()
+        list(other.parameters())[-1].data += 1
+        assert_same(continued(tmp_path / "run", model=other), whole)
+
+    def test_damaged_weights(self, tmp_path: Path) -> None:
+        begin(tmp_path / "run", callbacks=after(1))
+        file = tmp_path / "run/initial.safetensors"
+        file.write_bytes(file.read_bytes()[:20])
+        with refused(tmp_path / "run", r"initial\.safetensors cannot be read"):
+            continued(tmp_path / "run", model=shifted(mlp()))
+        assert_same(continued(tmp_path / "run"), begin())  # which has no use for them
+
+
+def shifted(model: nn.Module) -> nn.Module:
+    for value in model.parameters():
+        value.data += 1
+    return model
+
+
+class TestASecondRunInADirectory:
+    def test_resume_continues_or_starts(self, tmp_path: Path) -> None:
+        begin(tmp_path / "run", callbacks=after(2), resume=True)
+        settings: dict[str, Any] = {"model": shifted(mlp()), "data": classified(), "test": TEST, **SETTINGS}
+        again = ud.simulate("scaffold", **settings, out=tmp_path / "run", resume=True)
+        assert_same(again, begin())
+        assert_same(begin(tmp_path / "run", rounds=8, resume=True), begin(rounds=8))
+
+    @pytest.mark.parametrize(
+        ("change", "difference"),
+        [
+            ({"lr": 0.2}, "was begun with lr=0.1, not 0.2"),
+            ({"seed": 1}, "was begun with seed=0, not 1"),
+            ({"algorithm": "fedavg"}, "the given algorithm is not the one .*'fedavg'.* instead of .*'scaffold'"),
+            ({"aggregate": "median"}, "the given aggregate is not the one .*: 'median' instead of 'mean'"),
+            ({"rounds": 1}, "has 2 rounds already"),
+        ],
+        ids=str,
+    )
+    def test_other_settings_are_not_resumed(self, change: Any, difference: str, tmp_path: Path) -> None:
+        begin(tmp_path / "run", callbacks=after(2))
+        with refused(tmp_path / "run", difference):
+            begin(tmp_path / "run", **{"resume": True} | change)
+
+    def test_overwrite_replaces_the_run_and_nothing_else(self, tmp_path: Path) -> None:
+        begin(tmp_path / "run")
+        (tmp_path / "run/notes.txt").write_text("mine")
+        other = begin(tmp_path / "run", "fedavg", rounds=2, overwrite=True)
+        assert_same(other, begin(algorithm="fedavg", rounds=2))
+        assert {path.name for path in (tmp_path / "run/checkpoints").iterdir()} <= {"000001", "000002"}
+        assert (tmp_path / "run/notes.txt").read_text() == "mine"
+        assert_same(continued(tmp_path / "run"), other)
+
+    def test_nothing_is_replaced_before_the_checks(self, tmp_path: Path) -> None:
+        begin(tmp_path / "run")
+        with refused(tmp_path / "run", "cohort"):
+            begin(tmp_path / "run", overwrite=True, cohort=1000)
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other/config.json").write_text('{"format": 3}')
+        with refused(tmp_path / "other", "config.json"):
+            begin(tmp_path / "other", overwrite=True)
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ({"overwrite": True}, "overwrite=True needs a directory; give out="),
+            ({"resume": True}, "resume=True needs a directory; give out="),
+            ({"resume": 1, "out": "x"}, "resume must be True or False, got 1"),
+            ({"resume": True, "overwrite": True, "out": "x"}, "give overwrite=True or resume=True, not both"),
+        ],
+        ids=str,
+    )
+    def test_wrong_arguments(self, given: Any, message: str) -> None:
+        with pytest.raises((ValueError, TypeError), match=message):
+            begin(**given)
 
 
 def test_what_was_given_by_name_need_not_be(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -45,6 +45,8 @@ def run(
     settings: Settings = None,
     profile: Annotated[bool, typer.Option("--profile", help="Show where the time of a round goes.")] = False,
     out: Out = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, if there is one.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run one experiment; with no argument, the built-in example.
@@ -62,8 +64,12 @@ def run(
         "local.lr": rate,
         "run.seed": seed,
     }
+    if (overwrite or resume) and out is None:
+        raise ValueError(f"{'--overwrite' if overwrite else '--resume'} needs the directory of a run; give --out DIR")
     others = (config, algorithm, settings, profile or None)
     if all(value is None for value in (*given.values(), *others)):
+        if overwrite or resume:
+            raise ValueError("--overwrite and --resume are for one experiment; give its settings, such as -a fedavg")
         _example(out, as_json)
         return
     import undrift as ud
@@ -79,7 +85,8 @@ def run(
 
         def simulate() -> Run:
             callbacks = [] if profiler is None else [profiler]
-            return ud.simulate(chosen, configuration.model, federation, callbacks=callbacks, out=home, **arguments)
+            where: dict[str, Any] = {"out": home, "overwrite": overwrite, "resume": resume}
+            return ud.simulate(chosen, configuration.model, federation, callbacks=callbacks, **where, **arguments)
 
         train(simulate, as_json, profiler)
 

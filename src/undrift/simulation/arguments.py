@@ -107,6 +107,8 @@ class Arguments(Options, Objects):
         (),
     )
     out: str | Path | None = given("a directory for everything needed to inspect, resume and report")
+    overwrite: bool = given("whether a run in `out` is replaced", False)
+    resume: bool = given("whether a run in `out` is continued, if there is one with the same settings", False)
     on_divergence: str = given('"raise" a DivergenceError, or "stop" and return the rounds so far', "raise")
 
     def __post_init__(self) -> None:
@@ -114,6 +116,13 @@ class Arguments(Options, Objects):
         Options.__post_init__(self)
         if self.out is not None:
             check.path("out", self.out)
+        for name in ("overwrite", "resume"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} must be True or False, got {check.shown(getattr(self, name))}")
+            if getattr(self, name) and self.out is None:
+                raise ValueError(f"{name}=True needs a directory; give out=")
+        if self.overwrite and self.resume:
+            raise ValueError("give overwrite=True or resume=True, not both")
         check.choice("on_divergence", self.on_divergence, ("raise", "stop"))
 
     @property

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,7 +29,7 @@ from undrift.reporting.task import by_task
 from undrift.simulation.arguments import Objects
 from undrift.simulation.callbacks import Callback, CallbackLike, as_callbacks
 from undrift.simulation.defaults import settle
-from undrift.simulation.describe import read_options
+from undrift.simulation.describe import read_options, same_options
 from undrift.simulation.loop import train
 from undrift.simulation.options import AUTO, SEEDS, Auto, Options, plain
 from undrift.simulation.prepare import find_algorithm, find_data, prepare, with_engine
@@ -243,7 +242,7 @@ def _places(names: Sequence[str], each: Sequence[Options], folders: Mapping[str,
             stored = RunDirectory.open(home)
             if (label := stored.config["label"]) != name:
                 raise ValueError(f"{home} holds the run {label!r}, not {name!r}; choose another directory or label")
-            options = _stored(stored, options)
+            options = same_options(stored, options)
             key = _Key(options.lr, options.seed)
             group = found if key in (found := _stored_group(stored)) else (key,)
         places.append(_Place(name, home, options, stored, group))
@@ -323,17 +322,6 @@ def _stored_group(directory: RunDirectory) -> tuple[_Key, ...]:
         return tuple(_Key(float(member["lr"]), int(member["seed"])) for member in directory.config.get("group", ()))
     except (TypeError, KeyError, ValueError):
         raise ValueError(f"{directory.path} has a configuration whose group cannot be read") from None
-
-
-def _stored(directory: RunDirectory, options: Options) -> Options:
-    """The options of a run that is there already, which may be given more rounds; others must be the same."""
-    stored = read_options(directory)
-    given = json.loads(json.dumps(asdict(options)))  # tuples become lists, as in the file
-    for key, value in asdict(stored).items():
-        if key not in ("rounds", "engine", "device") and value != given[key]:
-            home = directory.path
-            raise ValueError(f"{home} was begun with {key}={value!r}, not {given[key]!r}; choose another directory")
-    return replace(stored, rounds=options.rounds)
 
 
 def read_record(directory: RunDirectory) -> Record:

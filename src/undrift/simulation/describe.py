@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from torch import nn
 
 from undrift.algorithms.text import from_stored, plugin_from_stored
 from undrift.client.evaluate import Samples
+from undrift.core import check
 from undrift.data import FederatedData, load
 from undrift.methods.algorithm import Algorithm
 from undrift.methods.codec import CODECS, Codec
@@ -17,8 +20,9 @@ from undrift.methods.plugin import Plugin
 from undrift.plugins import available as available_plugins
 from undrift.simulation.arguments import Objects
 from undrift.simulation.options import Options
-from undrift.storage import fingerprint
+from undrift.storage import fingerprint, initial
 from undrift.storage.directory import RunDirectory
+from undrift.storage.files import DamageError
 from undrift.storage.fingerprint import is_fingerprint
 
 Description = dict[str, Any]
@@ -76,12 +80,53 @@ def read_options(directory: RunDirectory) -> Options:
         raise ValueError(f"{directory.path} has options that this version cannot use: {error}") from None
 
 
+def same_options(directory: RunDirectory, options: Options) -> Options:
+    """The options of a run that is there already, which may be given more rounds; others must be the same."""
+    stored = read_options(directory)
+    given = json.loads(json.dumps(asdict(options)))  # tuples become lists, as in the file
+    for key, value in asdict(stored).items():
+        if key not in ("rounds", "engine", "device") and value != given[key]:
+            home = directory.path
+            raise ValueError(f"{home} was begun with {key}={value!r}, not {given[key]!r}; choose another directory")
+    return replace(stored, rounds=options.rounds)
+
+
 def restore(directory: RunDirectory, given: Mapping[str, Any]) -> Objects:
     """The objects of a stored run: those `given`, and by name what was given by name."""
     try:
+        given = {**given, "model": as_begun(directory, given.get("model"))}
         return _restored(_LATER | directory.config, given)
     except (KeyError, TypeError, AttributeError) as error:  # a configuration that was edited before it had a checksum
         raise ValueError(f"{directory.path} has a configuration that cannot be used: {error!r}") from None
+
+
+def as_begun(directory: RunDirectory, model: Any) -> Any:
+    """A module of the architecture that a run was started with, with the weights it was started with."""
+    stored = directory.config.get("model")
+    if not isinstance(model, nn.Module) or fingerprint.of_module(model) == stored:
+        return model
+    try:
+        weights = initial.restored(directory.path, model)
+    except DamageError:
+        raise
+    except ValueError as difference:
+        raise ValueError(f"the given model is not the one this run was started with: {difference}") from None
+    if weights is None:
+        return model
+    begun = copy.deepcopy(model)
+    begun.load_state_dict(weights, strict=False)
+    return begun
+
+
+def given_as_objects(config: Description) -> list[str]:
+    """What must be given to `resume` again."""
+    return [part for part in (f.name for f in fields(Objects)) if _holds_fingerprint(config.get(part))]
+
+
+def _holds_fingerprint(stored: Any) -> bool:
+    if isinstance(stored, Mapping):
+        return is_fingerprint(stored) or any(map(_holds_fingerprint, stored.values()))
+    return isinstance(stored, list) and any(map(_holds_fingerprint, stored))
 
 
 def _restored(stored: Description, given: Mapping[str, Any]) -> Objects:
@@ -104,7 +149,9 @@ def check_same(stored: Description, now: Description) -> None:
     for part, description in now.items():
         before = (_LATER | stored).get(part)
         if not _equal(part, before, description):
-            raise ValueError(f"the given {part} is not the one this run was started with")
+            plain = not _holds_fingerprint(before) and not _holds_fingerprint(description)
+            values = f": {check.shown(description)} instead of {check.shown(before)}" if plain else ""
+            raise ValueError(f"the given {part} is not the one this run was started with{values}")
 
 
 def _equal(part: str, before: Any, now: Any) -> bool:

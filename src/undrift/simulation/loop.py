@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import threading
 import time
@@ -14,6 +15,7 @@ from undrift.client.generators import noticed
 from undrift.engines import allocation
 from undrift.engines.determinism import arithmetic, threads
 from undrift.simulation.callbacks import Callback, EarlyStopping
+from undrift.simulation.describe import given_as_objects
 from undrift.simulation.progress import progress_bar
 from undrift.simulation.round import RoundRunner
 from undrift.simulation.run import DivergenceError, Run
@@ -26,9 +28,18 @@ class Interrupted(KeyboardInterrupt):
     """
 
     def __init__(self, run: Run, signal: int) -> None:
-        where = f"; resume with: undrift resume {run.out}" if run.out else ""
-        super().__init__(f"interrupted after round {run.rounds}{where}")
+        super().__init__(f"interrupted after round {run.rounds}{_how_to_continue(run)}")
         self.run, self.signal = run, signal
+
+
+def _how_to_continue(run: Run) -> str:
+    if run.out is None:
+        return ""
+    if run.config.get("group"):
+        return "; repeat the comparison to continue it"
+    if objects := given_as_objects(run.config):
+        return f"; resume with: ud.resume({str(run.out)!r}, {', '.join(f'{name}={name}' for name in objects)})"
+    return f"; resume with: undrift resume {shlex.quote(str(run.out))}"
 
 
 def train(runs: Sequence[Run], callbacks: Sequence[Callback], on_divergence: str) -> None:

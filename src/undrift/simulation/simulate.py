@@ -22,11 +22,12 @@ from undrift.methods.aggregate import Aggregate
 from undrift.methods.algorithm import Algorithm
 from undrift.methods.codec import Codec
 from undrift.methods.plugin import Plugin
-from undrift.simulation.arguments import Arguments, takes
+from undrift.simulation.arguments import Arguments, Objects, takes
 from undrift.simulation.callbacks import CallbackLike, as_callbacks
 from undrift.simulation.defaults import settle
-from undrift.simulation.describe import check_same, read_options, restore
+from undrift.simulation.describe import as_begun, check_same, read_options, restore, same_options
 from undrift.simulation.loop import train
+from undrift.simulation.options import AUTO, Options
 from undrift.simulation.prepare import find_data, prepare, with_engine
 from undrift.simulation.run import Run
 from undrift.simulation.setup import Experiment
@@ -39,10 +40,27 @@ def simulate(given: Arguments) -> Run:
     """Train `model` on the clients of `data` by `algorithm`, and return the run."""
     callbacks = as_callbacks(given.callbacks)
     objects, options, decided = settle(given.objects, given.options, find_data(given.data, given.seed))
-    with start(with_engine(prepare(objects, options)), given.out) as run:
+    with _started(objects, options, given) as run:
         notice(decided)
         train([run], callbacks, given.on_divergence)
     return run
+
+
+@contextmanager
+def _started(objects: Objects, options: Options, given: Arguments) -> Iterator[Run]:
+    """A new run, or the one in its directory that is to be continued; during the block, nobody else writes there."""
+    if not given.resume or given.out is None or not RunDirectory.is_run(given.out):
+        with start(with_engine(prepare(objects, options)), given.out, overwrite=given.overwrite) as run:
+            yield run
+        return
+    directory = RunDirectory.open(given.out)
+    with directory.writing():
+        if given.rounds == AUTO:
+            options = replace(options, rounds=read_options(directory).rounds)
+        options, objects = same_options(directory, options), replace(objects, model=as_begun(directory, objects.model))
+        run = reopen(with_engine(prepare(objects, options)), directory)
+        run.ended = False
+        yield run
 
 
 def resume(
@@ -64,8 +82,8 @@ def resume(
 ) -> Run:
     """Continue a run, to `rounds` in total, exactly as if it had never stopped.
 
-    What was given to `simulate` as an object (a module, arrays, a loss) is given again and checked against the stored
-    fingerprint; what was given by name need not be.
+    What was given to `simulate` as an object (a module, arrays, a loss) is given again and checked; what was given by
+    name need not be. Of a module the architecture is checked: its weights come from the run directory.
     """
     out = check.path("out", out)
     check.choice("on_divergence", on_divergence, ("raise", "stop"))
@@ -98,18 +116,24 @@ def resume(
 
 @contextmanager
 def start(
-    experiment: Experiment, out: str | Path | None, label: str | None = None, group: Sequence[Mapping[str, Any]] = ()
+    experiment: Experiment,
+    out: str | Path | None,
+    label: str | None = None,
+    group: Sequence[Mapping[str, Any]] = (),
+    *,
+    overwrite: bool = False,
 ) -> Iterator[Run]:
     """A run that has not begun; during the block, nobody else writes to its directory.
 
-    `group` says which runs of a comparison train together with it.
+    `group` says which runs of a comparison train together with it. With `overwrite`, a run that is there is replaced.
     """
     config = configuration(experiment, label or experiment.algorithm.label) | ({"group": list(group)} if group else {})
     environment = _environment(experiment)
     if out is None:
         yield Run(experiment, config, environment, None)
         return
-    with RunDirectory.create(out, config, environment) as directory:
+    module = experiment.objects.model if isinstance(experiment.objects.model, nn.Module) else None
+    with RunDirectory.create(out, config, environment, module, overwrite=overwrite) as directory:
         yield Run(experiment, config, environment, directory)
 
 

@@ -2,6 +2,7 @@
 
     config.json              what was run, and fingerprints of what was given as an object
     environment.json         where it was run
+    initial.safetensors      the weights that a user's own module had at the start
     rounds.jsonl             one line per round
     checkpoints/000120/      the states after round 120; the last two are kept
     .lock                    held by the process that writes to the directory
@@ -21,8 +22,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torch import nn
+
 from undrift.protocol import State
-from undrift.storage import checkpoint, files
+from undrift.storage import checkpoint, files, initial
 from undrift.storage.checkpoint import Checkpoint
 from undrift.storage.files import DamageError
 from undrift.storage.lock import LOCK, exclusive
@@ -49,22 +52,55 @@ class RunDirectory:
 
     @classmethod
     @contextmanager
-    def create(cls, path: str | Path, config: dict[str, Any], environment: dict[str, Any]) -> Iterator[RunDirectory]:
-        """A new directory, to which this process alone writes during the block."""
+    def create(
+        cls,
+        path: str | Path,
+        config: dict[str, Any],
+        environment: dict[str, Any],
+        module: nn.Module | None = None,
+        *,
+        overwrite: bool = False,
+    ) -> Iterator[RunDirectory]:
+        """A new directory, or with `overwrite` that of a run which is replaced; nobody else writes during the block.
+
+        `module` is the user's own.
+        """
         self = cls(path)
-        self._refuse_content()
+        self._refuse_content(overwrite)
         (self.path / _CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         with self.writing():
-            self._refuse_content()  # of a run that was faster
+            self._refuse_content(overwrite)  # of a run that was faster
+            self._clear()
             self.write_environment(environment)
+            if module is not None:
+                initial.write(self.path, module)
             files.write_json(self.path / _CONFIG, config)  # last: a directory with a configuration is a run
             yield self
 
-    def _refuse_content(self) -> None:
-        if not self.path.exists():
+    def _refuse_content(self, overwrite: bool) -> None:
+        if not self.path.exists() or (self.path.is_dir() and _unfinished(self.path)):
             return
-        if not self.path.is_dir() or not _unfinished(self.path):
-            raise ValueError(f"out={str(self.path)!r} exists and is not empty; resume it or choose another directory")
+        if not (self.path / _CONFIG).is_file():
+            raise ValueError(f"out={str(self.path)!r} exists, is not empty and holds no run; choose another directory")
+        if overwrite:
+            RunDirectory.open(self.path)  # refuses what is not a run's
+        else:
+            raise ValueError(
+                f"out={str(self.path)!r} holds a run already: resume=True (--resume) continues it, overwrite=True "
+                "(--overwrite) replaces it; or choose another directory"
+            )
+
+    def _clear(self) -> None:
+        """Remove what a run before left here, and nothing else; its configuration goes when the new one is written."""
+        for _, path in reversed(self._numbered()):
+            checkpoint.remove(path)
+        for path in (self._log, self.path / initial.FILE):
+            path.unlink(missing_ok=True)
+
+    @classmethod
+    def is_run(cls, path: str | Path) -> bool:
+        """Whether a directory holds a run that can be opened, or what is left of one."""
+        return (Path(path) / _CONFIG).exists()
 
     @classmethod
     def open(cls, path: str | Path) -> RunDirectory:
@@ -243,7 +279,7 @@ _CONFIG, _ENVIRONMENT, _CHECKPOINTS = "config.json", "environment.json", "checkp
 
 def _unfinished(path: Path) -> bool:
     """Whether a directory holds only what is left of a run that was killed before its first round."""
-    left = {_CHECKPOINTS, _ENVIRONMENT, f".{_ENVIRONMENT}.new", f".{_CONFIG}.new", LOCK}
+    left = {_CHECKPOINTS, _ENVIRONMENT, f".{_ENVIRONMENT}.new", f".{_CONFIG}.new", initial.FILE, initial.DRAFT, LOCK}
     empty = not (path / _CHECKPOINTS).exists() or not any((path / _CHECKPOINTS).iterdir())
     return empty and all(entry.name in left for entry in path.iterdir())
 
