@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import f1_score
+from sklearn.metrics import f1_score, precision_recall_fscore_support
 
 import undrift as ud
+from undrift.client.evaluate import macro
 from undrift.client.metrics import find, macro_f1
 from undrift.data.text import IGNORED
 
@@ -25,6 +26,14 @@ def test_macro_f1_is_that_of_scikit_learn(seed: int) -> None:
     truth, guess = generator.integers(0, 5, 40), generator.integers(0, 6, 40)  # class 6 never occurs, 5 is never true
     expected = f1_score(truth, guess, average="macro", zero_division=0)
     assert float(macro_f1(scores(guess, 7), torch.from_numpy(truth))) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_class_averages_are_those_of_scikit_learn(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    truth, guess = generator.integers(0, 5, 40), generator.integers(0, 6, 40)
+    expected = precision_recall_fscore_support(truth, guess, average="macro", zero_division=0)[:3]
+    assert tuple(macro(truth, guess).values()) == tuple(map(float, expected))
 
 
 def test_ignored_positions_do_not_count() -> None:
@@ -70,7 +79,7 @@ def test_own_metrics_are_given_again_to_resume(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "kind", "message"),
     [
-        (["f2"], ValueError, "unknown metric 'f2'; allowed: 'f1'"),
+        (["f2"], ValueError, "unknown metric 'f2'; did you mean 'f1'?"),
         ({"loss": macro_f1}, ValueError, "a column 'loss' already"),
         ({"two words": macro_f1}, ValueError, "must be a plain word"),
         ({"mine": 3}, TypeError, "must be a function of"),

@@ -114,6 +114,16 @@ def test_runs_store_the_full_name() -> None:
     assert ud.data.load("Digits").recipe == ud.data.load("digits").recipe
 
 
+def test_digits_are_those_of_scikit_learn() -> None:
+    bunch = pytest.importorskip("sklearn.datasets").load_digits()
+    order = np.random.default_rng(0).permutation(1797)
+    data = ud.data.load("digits", "iid", 1)
+    x, y = (bunch.images[:, None] / 16).astype(np.float32)[order], bunch.target[order]
+    assert data.test is not None
+    assert np.array_equal(torch.cat([data.test[0], data.x]).numpy(), x)
+    assert np.array_equal(torch.cat([data.test[1], data.y]).numpy(), y)
+
+
 def test_digits_are_built_in() -> None:
     assert ud.data.is_local("digits")
     assert len(ud.data.load("digits")) == 40

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
+from scipy import stats
+from scipy.spatial import distance
 
 import undrift as ud
 from hub_files import encoded
@@ -231,6 +233,16 @@ def test_figures_by_hand() -> None:
     found = summary(frame)
     assert found["size_inequality"] == pytest.approx((1 / 3 + 1 / 3 + 2 / 3) / 3 / (8 / 3))
     assert found["per_client"]["samples"] == {"min": 2, "mean": pytest.approx(8 / 3), "max": 3}
+
+
+def test_figures_are_those_of_scipy() -> None:
+    data = ud.data.load("digits", "dirichlet:0.1", 20)
+    table, frame = counts(data), heterogeneity(data)
+    own, share = table / table.sum(1, keepdims=True), table.sum(0) / table.sum()
+    assert np.allclose(frame["entropy"], stats.entropy(own, base=2, axis=1), rtol=1e-12)
+    assert np.allclose(frame["jensen_shannon"], distance.jensenshannon(own, share[None], base=2, axis=1), rtol=1e-12)
+    expected = stats.wasserstein_distance(data.sizes, [data.sizes.mean()]) / data.sizes.mean()
+    assert summary(frame)["size_inequality"] == pytest.approx(expected, rel=1e-12)
 
 
 def test_figures_order_partitions() -> None:

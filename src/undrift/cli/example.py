@@ -1,6 +1,6 @@
 """The built-in example: the effect of client drift on FedAvg, and FedHBM's correction, in a few seconds.
 
-Forty clients with two of scikit-learn's ten handwritten digits each; eight of them train in a round.
+Forty clients with two of ten handwritten digits each; eight of them train in a round.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from undrift.core.tree import Nest, Tree
 from undrift.core.wide import wide, widest
 from undrift.data.text import IGNORED
 
+Array = np.ndarray[Any, Any]
 _BLOCK = {"cpu": 128, "cuda": 2048}  # samples evaluated together: those that stay in the cache, or fill a GPU
 _STATISTICS = 2048  # likewise, where batch normalisation uses the statistics of those evaluated together
 
@@ -97,15 +99,29 @@ def figures(totals: Nest, targets: Tensor, metrics: Mapping[str, Metric]) -> dic
 
 def class_averages(learner: Learner, weights: Weights, test: Samples, spread: Spread = one_by_one) -> dict[str, float]:
     """Precision, recall and F1, averaged over classes (macro); averaged over samples (micro) all three are accuracy."""
-    from sklearn.metrics import precision_recall_fscore_support  # slow to import, rarely needed
-
     outputs, y = totals(learner, weights, test, True, spread)["outputs"], test[1]
     if not scores_classes(outputs, y):
         return {}
     scored = (y != IGNORED).cpu()
     truth, guess = y.cpu()[scored].numpy(), outputs.argmax(-1).cpu()[scored].numpy()
-    averages = precision_recall_fscore_support(truth, guess, average="macro", zero_division=0)
-    return dict(zip(("precision", "recall", "f1"), map(float, averages[:3]), strict=True))
+    return macro(truth, guess)
+
+
+def macro(truth: Array, guess: Array) -> dict[str, float]:
+    """Precision, recall and F1 of the classes that occur, truly or as a guess, as means over them."""
+    labels, numbers = np.unique(np.concatenate([truth, guess]), return_inverse=True)  # those that occur, either way
+    truth, guess = numbers[: len(truth)], numbers[len(truth) :]
+    hits, guessed, there = (np.bincount(part, minlength=len(labels)) for part in (guess[guess == truth], guess, truth))
+    return {
+        "precision": _share(hits, guessed).mean().item(),
+        "recall": _share(hits, there).mean().item(),
+        "f1": _share(2 * hits, guessed + there).mean().item(),
+    }
+
+
+def _share(part: Array, whole: Array) -> Array:
+    """Quotients, 0 where nothing is divided."""
+    return np.divide(part, whole, out=np.zeros(len(part)), where=whole > 0)
 
 
 def _blocks(learner: Learner, weights: Weights, x: Tensor) -> list[int]:
