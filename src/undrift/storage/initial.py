@@ -32,9 +32,14 @@ def write(home: Path, module: nn.Module) -> None:
     if not tensors or not all(map(_fits, tensors.values())):
         return
     draft = home / DRAFT
-    save_file(separate(tensors), draft)
-    sync(draft)
-    os.replace(draft, home / FILE)
+    try:
+        save_file(separate(tensors), draft)
+        sync(draft)
+        os.replace(draft, home / FILE)
+    except (OSError, SafetensorError) as error:
+        raise OSError(f"{home / FILE} cannot be written: {error}") from error
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def restored(home: Path, module: nn.Module) -> Tree | None:
