@@ -76,6 +76,7 @@ __all__ = [
     "MimeMom",
     "MimeSVRG",
     "PerFedAvg",
+    "add",
     "available",
     "find",
 ]
@@ -120,10 +121,20 @@ _BUILT_IN: tuple[type[Algorithm], ...] = (
     GHB,
 )
 
+_OWN: dict[str, type[Algorithm]] = {}  # of users, as `add` was given them
+
 
 def available() -> dict[str, type[Algorithm]]:
     """Algorithms by the name users type; a third party cannot shadow a built-in one."""
-    return {kind.name(): kind for kind in _BUILT_IN} | _of_other_packages()
+    return {kind.name(): kind for kind in _BUILT_IN} | _of_other_packages() | _OWN
+
+
+def add(kind: type[Algorithm]) -> None:
+    """Make a user's own algorithm known by its name, in this process; it cannot shadow another one."""
+    name = kind.name()
+    if name in available().keys() - _OWN.keys():
+        raise ValueError(f"there is an algorithm {name!r} already; give {kind.__name__} another name")
+    _OWN[name] = kind
 
 
 @cache

@@ -9,6 +9,7 @@ import typer
 from undrift.cli import complete
 from undrift.cli.help import CommandWithSettings, examples
 from undrift.cli.options import AsJson, Clients, ConfigFile, Data, Model, Out, Partition, Rounds, Settings
+from undrift.cli.own_code import short, use_algorithms, use_data, use_model
 from undrift.cli.results import output_directory, show_comparison
 from undrift.core import check
 
@@ -53,6 +54,9 @@ def compare(
 
     Runs that are in --out already are not repeated.
     """
+    use_model(model)
+    use_data(data)
+    algorithms = use_algorithms(algorithms) or ""
     import undrift as ud
     from undrift.algorithms.text import parse, split
     from undrift.cli.config import combine, resolve
@@ -77,7 +81,7 @@ def compare(
     first_seed = arguments.pop("seed")
     if learning_rates is not None:
         arguments["lr"] = learning_rates
-    with output_directory(out, f"compare-{configuration.data['name']}") as home:
+    with output_directory(out, f"compare-{short(configuration.data['name'])}") as home:
         try:
             comparison = ud.compare(
                 dict(zip(labels, chosen, strict=True)),

@@ -16,7 +16,11 @@ ConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", hidd
 Data = Annotated[
     str | None,
     typer.Option(
-        "--data", "-d", metavar="NAME", help=f"Data set [dim]({DEFAULT_DATA})[/].", autocompletion=complete.datasets
+        "--data",
+        "-d",
+        metavar="NAME",
+        help=f"Data set [dim]({DEFAULT_DATA})[/], or code: mine.py:load.",
+        autocompletion=complete.datasets,
     ),
 ]
 Model = Annotated[
@@ -25,7 +29,7 @@ Model = Annotated[
         "--model",
         "-m",
         metavar="NAME",
-        help="Model [dim](the data set's default)[/].",
+        help="Model [dim](the data set's default)[/], or code: net.py:Net.",
         autocompletion=complete.models,
     ),
 ]

@@ -3,28 +3,50 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from undrift.cli.help import examples
 from undrift.cli.options import AsJson
+from undrift.cli.own_code import use_algorithms, use_data, use_model
 from undrift.cli.results import train
+from undrift.core import check
 
 
 def register(app: typer.Typer) -> None:
     app.command(epilog=examples("undrift resume runs/fedhbm-digits-1 --rounds 200"))(resume)
 
 
+def _code(name: str, short: str, example: str) -> Any:
+    return typer.Option(name, short, metavar="FILE.py:NAME", help=f"Code that the run needs, as in {example}.")
+
+
 def resume(
     directory: Annotated[Path, typer.Argument(metavar="DIR", hidden=True)],
     rounds: Annotated[int | None, typer.Option(min=1, metavar="N", help="Change the total number of rounds.")] = None,
+    algorithm: Annotated[str | None, _code("--algorithm", "-a", "mine.py:Mine")] = None,
+    data: Annotated[str | None, _code("--data", "-d", "mine.py:load")] = None,
+    model: Annotated[str | None, _code("--model", "-m", "net.py:Net")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Resume a run that was stopped, or add rounds to it.
 
     DIR is its directory. The results are those of a run that was never stopped.
-    """
-    import undrift as ud
 
+    Code that a run was started with is named again; nothing in DIR is executed.
+    """
+    for option, given in (("-a", algorithm), ("-d", data), ("-m", model)):
+        if given is not None and not check.names_code(given):
+            raise ValueError(f"{option} names code that the run was started with, as in net.py:Net, got {given!r}")
+    import undrift as ud
+    from undrift.algorithms import available
+    from undrift.storage.directory import RunDirectory
+
+    stored = RunDirectory.open(directory).config
+    use_model(model, stored.get("model"))
+    use_data(data, stored["data"].get("name") if isinstance(stored.get("data"), dict) else None)
+    use_algorithms(algorithm)
+    if (name := stored["algorithm"].get("name")) not in available():
+        raise ValueError(f"the algorithm {name!r} is not known here; if it is code in a file, add -a FILE.py:NAME")
     train(lambda: ud.resume(directory, rounds), as_json)

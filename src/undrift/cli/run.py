@@ -11,6 +11,7 @@ from undrift.cli import complete
 from undrift.cli.console import print_markup
 from undrift.cli.help import CommandWithSettings, examples
 from undrift.cli.options import AsJson, Clients, ConfigFile, Data, Model, Out, Partition, Rounds, Settings
+from undrift.cli.own_code import short, use_algorithms, use_data, use_model
 from undrift.cli.results import output_directory, show_comparison, train
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def run(
             "--algorithm",
             "-a",
             metavar="NAME",
-            help="As in fedhbm or 'fedprox(mu=0.1)'.",
+            help="As in fedhbm or 'fedprox(mu=0.1)', or code: mine.py:Mine.",
             autocompletion=complete.algorithms,
         ),
     ] = None,
@@ -72,6 +73,9 @@ def run(
             raise ValueError("--overwrite and --resume are for one experiment; give its settings, such as -a fedavg")
         _example(out, as_json)
         return
+    use_model(model)
+    use_data(data)
+    algorithm = use_algorithms(algorithm)
     import undrift as ud
     from undrift.cli.config import combine, find_algorithm, resolve
 
@@ -80,7 +84,7 @@ def run(
     chosen = find_algorithm(sections)
     arguments = configuration.arguments
     federation = configuration.federation(arguments["seed"])
-    with output_directory(out, f"{chosen.name()}-{configuration.data['name']}") as home:
+    with output_directory(out, f"{chosen.name()}-{short(configuration.data['name'])}") as home:
         profiler = _profile(home) if profile else None
 
         def simulate() -> Run:

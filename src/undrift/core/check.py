@@ -7,6 +7,7 @@ import inspect
 import math
 import numbers
 import os
+import re
 import reprlib
 import sys
 from collections.abc import Iterable, Iterator
@@ -87,6 +88,23 @@ def nearest(word: object, allowed: Iterable[str]) -> str:
         cutoff = 0.5 if len(word) <= 2 else 0.6  # of two letters, one may be wrong
         close = [synonym(word)] if synonym(word) in words else difflib.get_close_matches(word, words, 1, cutoff)
     return f"; did you mean {close[0]!r}?" if close else f"; allowed: {', '.join(map(repr, words))}"
+
+
+_CODE = re.compile(r"[^:()]+\.py:[^\W\d]\w*")
+
+
+def names_code(text: str) -> bool:
+    """Whether a text names something in a file of Python, as in ``net.py:Net``."""
+    return _CODE.fullmatch(text) is not None
+
+
+def unknown(what: str, name: object, allowed: Iterable[str], option: str) -> ValueError:
+    """For a name that nobody knows; code in a file is only known if a command was given it by `option`."""
+    if isinstance(name, str) and names_code(name):
+        return ValueError(
+            f"the {what} {shown(name)} is code, which is only run if the command itself names it; add {option} {name}"
+        )
+    return ValueError(f"unknown {what} {shown(name)}{nearest(name, allowed)}")
 
 
 def choice(name: str, value: Any, allowed: Iterable[str]) -> None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from undrift.core.check import nearest, shown
+from undrift.core.check import shown, unknown
 from undrift.data import cache
 from undrift.data.catalogue import CATALOGUE, BuiltIn, Description, Images
 from undrift.data.federated import FederatedData, LocalTests
 from undrift.data.partition import UNASSIGNED, by_owner, owners, parse
 
 Array = np.ndarray[Any, Any]
+_OWN: dict[str, Callable[[int], Any]] = {}  # of users, as `add` was given them
 _SHORT_NAMES = {"fmnist": "fashion-mnist"}
 
 
@@ -32,6 +35,9 @@ def load(
     With a `test_share`, every client holds out that part of its samples as a test set of its own. Images are
     normalised by the mean and the deviation of the training set, unless `normalise` is False.
     """
+    if name in _OWN:
+        settings = {"partition": partition, "clients": clients, "normalise": None if normalise else normalise}
+        return _load_own(name, seed, test_share, settings)
     name = full_name(name)
     description = CATALOGUE[name]
     arrays = _arrays(name, description)
@@ -66,6 +72,28 @@ def load(
         "test_share": test_share,
         "normalise": normalise,
     }
+    return data
+
+
+def add(name: str, loader: Callable[[int], Any]) -> None:
+    """Make a user's own data known by a name, in this process: a function of the seed that gives a `FederatedData`, or
+    what `FederatedData.from_clients` takes."""
+    _OWN[name] = loader
+
+
+def _load_own(name: str, seed: int, test_share: float, others: Mapping[str, Any]) -> FederatedData:
+    for option, value in others.items():
+        if value is not None:
+            raise ValueError(f"{option}={shown(value)} is for named data sets; {name} says itself who has what")
+    loaded = _OWN[name](seed)
+    if not isinstance(loaded, FederatedData | Sequence | Mapping) or isinstance(loaded, str):
+        raise TypeError(
+            f"{name} must give a FederatedData, or a list or dict with a pair (x, y) or a torch Dataset for every "
+            f"client, got {shown(loaded)}"
+        )
+    data = loaded if isinstance(loaded, FederatedData) else FederatedData.from_clients(loaded)
+    data = data.hold_out(test_share, seed) if test_share else copy.copy(data)
+    data.recipe = {"name": name, "seed": seed, "test_share": test_share, "digest": data.fingerprint()}
     return data
 
 
@@ -108,9 +136,11 @@ def default_settings(name: str) -> dict[str, Any]:
 
 def full_name(name: str) -> str:
     """The name of the data set that is meant: case and punctuation make no difference, and some have short names."""
+    if name in _OWN:
+        return name
     known = {_letters(each): each for each in CATALOGUE} | _SHORT_NAMES
     if not isinstance(name, str) or _letters(name) not in known:
-        raise ValueError(f"unknown data set {shown(name)}{nearest(name, CATALOGUE)}")
+        raise unknown("data set", name, CATALOGUE, "-d")
     return known[_letters(name)]
 
 
@@ -119,6 +149,8 @@ def _letters(name: str) -> str:
 
 
 def _find(name: str) -> Description:
+    if name in _OWN:
+        raise ValueError(f"{name} is no named data set: it says itself who has what")
     return CATALOGUE[full_name(name)]
 
 

@@ -49,7 +49,9 @@ _FACTORIES: dict[str, Factory] = {
     "pair-lstm": pair_lstm,
 }
 
-__all__ = ["available", "build", "with_head"]
+_OWN: dict[str, Callable[[tuple[int, ...], int | None], nn.Module]] = {}  # of users, as `add` was given them
+
+__all__ = ["add", "available", "build", "with_head"]
 
 
 def available() -> dict[str, str]:
@@ -59,14 +61,25 @@ def available() -> dict[str, str]:
 
 def build(name: str, shape: tuple[int, ...], classes: int | None, seed: int = 0) -> nn.Module:
     """A named model for samples of this shape; its initial weights depend on the seed only."""
-    if name not in _FACTORIES:
-        raise ValueError(f"unknown model {check.shown(name)}{check.nearest(name, _FACTORIES)}")
+    if name not in _FACTORIES and name not in _OWN:
+        raise check.unknown("model", name, _FACTORIES, "-m")
+    if name in _OWN:
+        return _seeded(lambda: _OWN[name](tuple(shape), classes), seed)
     if classes is None:
         raise ValueError(
             f"model {name!r} needs to know the number of classes: targets that are class numbers, "
             "or a FederatedData with classes=..."
         )
     check.integer("classes", classes, 1)
+    return _seeded(lambda: _FACTORIES[name](tuple(shape), classes), seed)
+
+
+def add(name: str, factory: Callable[[tuple[int, ...], int | None], nn.Module]) -> None:
+    """Make a user's own model known by a name, in this process; it is told None classes where there are none."""
+    _OWN[name] = factory
+
+
+def _seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # only the CPU's, which is restored afterwards
-        return _FACTORIES[name](tuple(shape), classes)
+        return make()

@@ -202,5 +202,5 @@ def _named(part: str, stored: Description, given: Mapping[str, Any]) -> Any:
 
 def _data(stored: Description, given: Mapping[str, Any]) -> Any:
     if given.get("data") is None and "name" in stored["data"]:
-        return load(**stored["data"])
+        return load(**{key: value for key, value in stored["data"].items() if key != "digest"})
     return _named("data", stored, given)
