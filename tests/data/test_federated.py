@@ -18,7 +18,8 @@ from scipy.spatial import distance
 
 import undrift as ud
 from hub_files import encoded
-from undrift.data.heterogeneity import counts, heterogeneity, summary
+from undrift.data.heterogeneity import heterogeneity, summary
+from undrift.data.split import counts
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((12, 3)).astype(np.float32), np.arange(12) % 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import pytest
 from PIL import Image
 
 import undrift as ud
-from undrift.data.heterogeneity import counts, heterogeneity
+from undrift.data import picture_svg
+from undrift.data.heterogeneity import heterogeneity
 from undrift.data.picture import draw
+from undrift.data.split import Split, counts
 
 X = np.zeros((12, 3), dtype=np.float32)
 
@@ -51,6 +54,32 @@ def test_data_without_classes(tmp_path: Path) -> None:
     page = draw(data, tmp_path / "a.html").read_text()
     assert page.count("<rect") == 3
     assert "partition-legend" not in page.split("</style>")[-1]
+
+
+def named() -> ud.FederatedData:
+    hospitals = {f"St. {name} <&>": (X[:3], np.array([0, 1, number % 2])) for number, name in enumerate(("Ann", "Bob"))}
+    data = ud.FederatedData.from_clients(hospitals)
+    data.class_names = ("benign & <b>", "malignant")
+    return data
+
+
+def test_names_of_clients_and_classes(tmp_path: Path) -> None:
+    page = draw(named(), tmp_path / "a.html").read_text()
+    for name in ("St. Ann &lt;&amp;&gt;", "benign &amp; &lt;b&gt;"):
+        assert f">{name}</text>" in page
+    assert "client St. Bob &lt;&amp;&gt;, class malignant: 2 samples" in page
+    assert draw(named(), tmp_path / "a.png").stat().st_size > 5000
+
+
+def test_a_split_is_stored_if_it_is_small() -> None:
+    split = Split.of(named())
+    again = Split.from_plain(json.loads(json.dumps(split.plain())))
+    assert again is not None
+    assert picture_svg.svg(again, picture_svg.SMALL) == picture_svg.svg(split, picture_svg.SMALL)
+    large = Split.of(ud.data.load("digits", "iid", 400)).plain()
+    assert large == {"clients": 400}
+    for other in (None, large, split.plain() | {"sizes": [3]}, split.plain() | {"table": "x"}):
+        assert Split.from_plain(other) is None
 
 
 def test_titles_that_look_like_template_code_stay_text(tmp_path: Path) -> None:

@@ -110,6 +110,11 @@ def test_the_page_shows_the_partition() -> None:
     elsewhere = report.render([run(data=DATA | {"name": "a set of another version"})])
     assert '<div class="partition"' not in elsewhere
     assert "a set of another version" in elsewhere
+    stored = {"clients": 2, "sizes": [3, 4], "table": [[3, 0], [2, 2]], "client_names": [], "class_names": ["a", "b"]}
+    own = report.render([run(data={"fingerprint": "x"}, split=stored)]).replace("\u00a0", " ")
+    assert '<div class="partition"' in own
+    assert "<dt>Partition</dt><dd>2 clients</dd>" in own
+    assert "class_names" not in own
 
 
 def test_notebooks_show_tasks_apart() -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from undrift.data.federated import FederatedData
+from undrift.data.split import counts, has_classes
 
 Array = np.ndarray[Any, Any]
 _BLOCK = 1 << 22  # cells of clients × classes computed at once
@@ -74,16 +75,3 @@ def summary(frame: pd.DataFrame) -> dict[str, Any]:
             for name, values in frame.items()
         },
     }
-
-
-def has_classes(data: FederatedData) -> bool:
-    return data.y.ndim == 1 and data.classes is not None
-
-
-def counts(data: FederatedData, start: int = 0, stop: int | None = None) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Samples of every class at the clients from `start` to `stop` [clients, classes]."""
-    stop = len(data) if stop is None else min(stop, len(data))
-    labels = data.y.numpy()[data.rows[data.offsets[start] : data.offsets[stop]]]
-    owner = np.repeat(np.arange(stop - start), data.sizes[start:stop])
-    classes = data.classes or 0
-    return np.bincount(owner * classes + labels, minlength=(stop - start) * classes).reshape(-1, classes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,12 +13,13 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from undrift.data import picture_svg
 from undrift.data.federated import FederatedData
-from undrift.data.heterogeneity import counts, has_classes, heterogeneity, summary
-from undrift.data.picture_svg import MAX_BUBBLES, MAX_CLIENTS, round_numbers
+from undrift.data.heterogeneity import heterogeneity, summary
+from undrift.data.picture_svg import MAX_BUBBLES, round_numbers
+from undrift.data.split import Split, Table
 
-Table = np.ndarray[Any, np.dtype[np.int64]]
 _TEXT, _MUTED, _LINE, _GREY, _BLUE = "#1c1e21", "#5d6470", "#e4e5e3", "#a9b1bb", "#0072b2"
 _COLOURS = LinearSegmentedColormap.from_list("blues", ["#ffffff", "#cfe4f3", "#6fb1dc", "#0072b2", "#00395c"])
+_LETTER = 0.07  # inches
 _WIDTH, _HEAD, _BARS, _ROW = 11.0, 1.0, 1.35, 0.32  # inches: picture, title, bars, a class
 
 
@@ -58,34 +58,43 @@ def _description(data: FederatedData) -> str:
 
 
 def _png(data: FederatedData, heading: str) -> bytes:
-    shown = min(len(data), MAX_CLIENTS)
-    rows = (data.classes or 0) if has_classes(data) else 0
-    height = _HEAD + _BARS + min(max(rows * _ROW, 2.4), 7.0) * bool(rows)
+    split = Split.of(data)
+    shown, rows = split.table.shape
+    left = 0.65 + _LETTER * max(map(len, split.class_names), default=1)
+    below = 0.6 * _LETTER * max(map(len, split.client_names), default=0) if _named(split) else 0.0
+    height = _HEAD + _BARS + min(max(rows * _ROW, 2.4), 7.0) * bool(rows) + below
     figure = Figure(figsize=(_WIDTH, height), dpi=160, facecolor="white")
     figure.text(0.25 / _WIDTH, 1 - 0.4 / height, heading, fontsize=14, fontweight="bold", color=_TEXT)
     figure.text(0.25 / _WIDTH, 1 - 0.68 / height, _description(data), fontsize=9.5, color=_MUTED)
+    across = _WIDTH - left - 1.0
 
     def panel(low: float, high: float) -> Axes:
         """Axes between two heights, in inches from the bottom."""
-        return figure.add_axes((0.75 / _WIDTH, low / height, (_WIDTH - 1.75) / _WIDTH, (high - low) / height))
+        return figure.add_axes((left / _WIDTH, low / height, across / _WIDTH, (high - low) / height))
 
     bars = panel(height - _HEAD - _BARS + 0.75, height - _HEAD + 0.05)
-    _bars(bars, data.sizes[:shown])
+    _bars(bars, split.sizes)
     lowest = bars
     if rows:
-        lowest = panel(0.55, height - _HEAD - _BARS + 0.55)
-        table = counts(data, 0, shown)
-        (_bubbles if _bubbles_fit(shown, rows) else _heat_map)(figure, lowest, table)
+        lowest = panel(0.55 + below, height - _HEAD - _BARS + 0.55)
+        (_bubbles if _bubbles_fit(shown, rows) else _heat_map)(figure, lowest, split)
         lowest.set_ylabel("class", color=_MUTED)
         bars.set_xticks([])
+    if _named(split):
+        lowest.set_xticks(range(shown), split.client_names, rotation=38, ha="right", rotation_mode="anchor")
     for axes in (bars, lowest):
-        axes.yaxis.set_label_coords(-0.43 / (_WIDTH - 1.75), 0.5)
+        axes.yaxis.set_label_coords((0.32 - left) / across, 0.5)
     lowest.set_xlabel(
         "client" if shown == len(data) else f"client (the first {shown:,} of {len(data):,})", color=_MUTED
     )
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return buffer.getvalue()
+
+
+def _named(split: Split) -> bool:
+    """Whether the names of clients, if they have some, fit below the picture."""
+    return 0 < len(split.client_names) <= MAX_BUBBLES[1]
 
 
 def _bubbles_fit(clients: int, classes: int) -> bool:
@@ -105,13 +114,14 @@ def _bars(axes: Axes, sizes: Table) -> None:
     axes.grid(axis="y", color=_LINE, linewidth=0.8)
 
 
-def _bubbles(figure: Figure, axes: Axes, table: Table) -> None:
+def _bubbles(figure: Figure, axes: Axes, split: Split) -> None:
     """A circle per client and class, its area proportional to the samples; a legend to the right."""
+    table = split.table
     clients, classes = table.shape
     _style(axes, clients)
     axes.grid(color="#f0f0ee", linewidth=0.8)
     axes.set_ylim(classes - 0.4, -0.6)
-    axes.set_yticks(range(classes))
+    axes.set_yticks(range(classes), split.class_names)
     owner, label = np.nonzero(table)
     # Neighbours in a row may overlap a little where there are many clients; rows may not.
     widest = 72 * min(0.95 * _ROW, 2.2 * (_WIDTH - 1.75) / clients)
@@ -133,14 +143,15 @@ def _bubbles(figure: Figure, axes: Axes, table: Table) -> None:
     ).get_title().set_color(_MUTED)
 
 
-def _heat_map(figure: Figure, axes: Axes, table: Table) -> None:
+def _heat_map(figure: Figure, axes: Axes, split: Split) -> None:
     """Darker means more samples; a square-root scale keeps small counts visible."""
+    table = split.table
     clients, classes = table.shape
     norm = PowerNorm(0.5, vmin=0, vmax=max(1, int(table.max())))
     image = axes.imshow(table.T, aspect="auto", cmap=_COLOURS, norm=norm, interpolation="nearest")
     _style(axes, clients)
     if classes <= MAX_BUBBLES[1]:
-        axes.set_yticks(range(classes))
+        axes.set_yticks(range(classes), split.class_names)
         for edge in np.arange(classes - 1) + 0.5:
             axes.axhline(edge, color=_LINE, linewidth=0.6)
     box = axes.get_position()
@@ -172,7 +183,7 @@ def _page(data: FederatedData, heading: str) -> str:
     return pages.get_template("picture_template.html").render(
         title=heading,
         description=_description(data),
-        picture=Markup(picture_svg.svg(data, picture_svg.LARGE)),  # escaped by its own template
+        picture=Markup(picture_svg.svg(Split.of(data), picture_svg.LARGE)),  # escaped by its own template
         table=_table(summary(heterogeneity(data))["per_client"]),
     )
 

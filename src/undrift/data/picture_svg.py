@@ -8,19 +8,15 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from undrift.data.federated import FederatedData
-from undrift.data.heterogeneity import counts, has_classes
+from undrift.data.split import Split
 
-Table = np.ndarray[Any, np.dtype[np.int64]]
 MAX_BUBBLES = (100, 30)  # clients and classes up to which bubbles are legible; beyond, a heat map
-MAX_CLIENTS = 1000  # more would be thinner than a pixel
 _MARK = (0, 114, 178)  # a heat map's colour, which shows on light and on dark pages
+_LONGEST = 16  # letters of a name
 _TOP, _GAP = 6, 10  # above the bars; between them and the classes
 
 
@@ -40,12 +36,12 @@ LARGE = Size(width=900, widest=48, row=28, bars=64, heat_map=480, font=12)
 SMALL = Size(width=360, widest=32, row=13, bars=30, heat_map=150, font=10)
 
 
-def svg(data: FederatedData, size: Size, *, hover: bool = True) -> str:
+def svg(split: Split, size: Size, *, hover: bool = True) -> str:
     """The picture as HTML: two SVGs side by side, and a legend below. `hover` names every bubble."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     pages = Environment(loader=PackageLoader("undrift.data", "."), autoescape=True, undefined=StrictUndefined)
-    picture = _Picture(data, size, hover)
+    picture = _Picture(split, size, hover)
     return pages.get_template("picture_svg.html").render(picture=picture)
 
 
@@ -62,24 +58,30 @@ class _Mark:
 class _Picture:
     """Coordinates of the drawings."""
 
-    def __init__(self, data: FederatedData, size: Size, hover: bool) -> None:
-        self.size, self.hover, self.clients = size, hover, len(data)
-        self.shown = min(len(data), MAX_CLIENTS)
+    def __init__(self, split: Split, size: Size, hover: bool) -> None:
+        self.split, self.size, self.hover = split, size, hover
+        self.shown, self.sizes, self.table, self.names = split.shown, split.sizes, split.table, split.class_names
         self.across = min(size.widest, size.width / self.shown)
-        self.table = counts(data, 0, self.shown) if has_classes(data) else np.zeros((self.shown, 0), dtype=np.int64)
-        self.names = class_names(data)
         classes = self.table.shape[1]
         self.bubbles = self.shown <= MAX_BUBBLES[0] and classes <= MAX_BUBBLES[1]
         self.down = float(size.row) if classes <= MAX_BUBBLES[1] else size.heat_map / classes
         # Neighbours in a row may overlap a little where there are many clients; rows may not.
         self.largest_radius = min(0.47 * self.down, 1.1 * self.across)
         self.margin = max(2.0, self.largest_radius - self.across / 2 + 1)  # so that the outermost bubbles are whole
-        self.plot_width = max(round(self.across * self.shown + 2 * self.margin), 12 * size.font)
+        longest = min(_LONGEST, max(map(len, split.client_names), default=0))
+        # Names of clients are slanted where they are wider than a client, and numbers instead where they do not fit.
+        self.named = longest > 0 and self.across >= 1.2 * size.font
+        self.slanted = self.named and _width(longest, size.font) > self.across
+        slanted = _width(longest, size.font) if self.slanted else 0.0
+        self.clients_width = round(self.across * self.shown + 2 * self.margin)
+        self.plot_width = max(
+            round(self.clients_width + 0.8 * slanted - self.across / 2), self.clients_width, 12 * size.font
+        )
         self.matrix_top = _TOP + size.bars + _GAP
         self.matrix_height = round(self.down * classes)
         self.bottom = self.matrix_top + self.matrix_height if classes else _TOP + size.bars
-        self.height = self.bottom + round(2.9 * size.font)
-        self.sizes = data.sizes[: self.shown]
+        self.axis_y = self.bottom + round(2.6 * size.font + 0.6 * slanted)
+        self.height = self.axis_y + round(0.4 * size.font)
 
     # the drawing of the names
 
@@ -87,7 +89,7 @@ class _Picture:
     def names_width(self) -> int:
         """Room for the longest of the texts, whose letters are at most so wide."""
         texts = [text for _, text in (*self.rows, *self.size_ticks)]
-        return round(max(map(len, texts)) * 0.62 * self.size.font) + self.size.font + 14
+        return round(_width(max(map(len, texts)), self.size.font)) + self.size.font + 14
 
     @property
     def rows(self) -> list[tuple[str, str]]:
@@ -132,7 +134,7 @@ class _Picture:
                 x=f"{self._left(client) + inset:.1f}",
                 y=f"{self._bar_top(samples):.1f}",
                 extent=f"{self.base - self._bar_top(samples):.1f}",
-                text=f"client {client}: {samples:,} samples",
+                text=f"client {self.split.client(client)}: {samples:,} samples",
             )
             for client, samples in enumerate(self.sizes.tolist())
         ]
@@ -148,7 +150,8 @@ class _Picture:
                 x=self._middle(client),
                 y=self._row(label),
                 extent=f"{self.radius(int(self.table[client, label])):.1f}",
-                text=f"client {client}, class {self.names[label]}: {self.table[client, label]:,} samples",
+                text=f"client {self.split.client(client)}, class {self.names[label]}: "
+                f"{self.table[client, label]:,} samples",
             )
             for client, label in zip(owners, labels, strict=True)
         ]
@@ -173,14 +176,17 @@ class _Picture:
 
     @property
     def ticks(self) -> list[tuple[str, str]]:
-        """Places and numbers of clients, a round number of them apart."""
+        """Places and names of clients, or their numbers, a round number of them apart."""
+        if self.named:
+            return [(self._middle(each), _shortened(self.split.client(each))) for each in range(self.shown)]
         most = max(2, int(self.plot_width / (3 * self.size.font)))
         step = next(n * 10**p for p in range(9) for n in (1, 2, 5) if n * 10**p * most >= self.shown)
         return [(self._middle(client), f"{client}") for client in range(0, self.shown, step)]
 
     @property
     def axis(self) -> str:
-        return "client" if self.shown == self.clients else f"client (the first {self.shown:,} of {self.clients:,})"
+        all_shown = self.shown == self.split.clients
+        return "client" if all_shown else f"client (the first {self.shown:,} of {self.split.clients:,})"
 
     @property
     def legend(self) -> list[tuple[float, float, str]]:
@@ -195,12 +201,13 @@ class _Picture:
         ]
 
 
-def class_names(data: FederatedData) -> Sequence[str]:
-    return [str(number) for number in range(data.classes or 0)]
+def _shortened(name: str) -> str:
+    return name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
 
 
-def _shortened(name: str, most: int = 16) -> str:
-    return name if len(name) <= most else name[: most - 1] + "…"
+def _width(letters: int, font: int) -> float:
+    """Of a text, at most."""
+    return 0.62 * font * letters
 
 
 def round_numbers(most: int) -> list[int]:

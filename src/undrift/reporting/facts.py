@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from undrift.data import FederatedData, default_partition, load
+from undrift.data import default_partition, load
+from undrift.data.split import Split
 from undrift.reporting.figures import by_label
 from undrift.reporting.record import Record
 from undrift.reporting.task import recipe_of
@@ -19,13 +20,13 @@ class Fact(NamedTuple):
     value: str
 
 
-def facts_of(records: Sequence[Record], federation: FederatedData | None) -> list[Fact]:
+def facts_of(records: Sequence[Record], split: Split | None) -> list[Fact]:
     """What is known of the set-up of runs of one task; a value that differs between methods names them."""
     first = records[0].config
     options = _options(records[0])
     found = [
         Fact("Data", data_name(first)),
-        Fact("Partition", _partition(first, federation)),
+        Fact("Partition", _partition(first, split)),
         Fact("Model", _model(first)),
     ]
     if options:
@@ -51,12 +52,12 @@ def names_of(tasks: Sequence[Sequence[Record]]) -> list[str]:
     return names
 
 
-def federation_of(record: Record) -> FederatedData | None:
-    """The data of a run that were given by name, split as for this run; None if they cannot be had here."""
+def split_of(record: Record) -> Split | None:
+    """How a run's data are split: loaded again by name, or as far as it was stored; None if neither can be had here."""
     if not recipe_of(record.config):
-        return None
+        return Split.from_plain(record.config.get("split"))
     try:
-        return load(**record.config["data"])
+        return Split.of(load(**record.config["data"]))
     except (ValueError, TypeError, OSError):  # not fetched on this machine, or a recipe of another version
         return None
 
@@ -84,17 +85,18 @@ def data_name(config: Mapping[str, Any]) -> str:
     return str(recipe_of(config).get("name") or ("own data" if config.get("data") else ""))
 
 
-def _partition(config: Mapping[str, Any], federation: FederatedData | None) -> str:
-    recipe = recipe_of(config)
+def _partition(config: Mapping[str, Any], split: Split | None) -> str:
+    recipe, stored = recipe_of(config), config.get("split")
     if not recipe:
-        return ""
+        clients = stored.get("clients") if isinstance(stored, Mapping) else None
+        return count_text(clients, "client") if isinstance(clients, int) else ""
     scheme = recipe.get("partition")
     if scheme is None:
         try:
             scheme = default_partition(recipe["name"])
         except ValueError:  # a data set that this version does not know
             return ""
-    clients = recipe.get("clients") if federation is None else len(federation)
+    clients = recipe.get("clients") if split is None else split.clients
     return f"{scheme}, {count_text(clients, 'client')}" if isinstance(clients, int) else str(scheme)
 
 

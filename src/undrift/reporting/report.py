@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from undrift.data import picture_svg
 from undrift.reporting.charts import MOST_POINTS, chart_data, thinned
 from undrift.reporting.colours import Colour, colours_of
-from undrift.reporting.facts import Fact, data_name, facts_of, federation_of, names_of
+from undrift.reporting.facts import Fact, data_name, facts_of, names_of, split_of
 from undrift.reporting.figures import Outcome, by_label, outcomes_of, summarise
 from undrift.reporting.headline import headline, scope_of
 from undrift.reporting.record import Record
@@ -111,13 +111,13 @@ def _task(records: Sequence[Record], name: str, target: float | None, methods: M
     shown_target = target if len(outcomes) == 1 else common_target
     baseline = outcomes[0].label if target is None else None
     charts = chart_data(records, shown_target)
-    federation = federation_of(records[0])
-    drawing = None if federation is None else picture_svg.svg(federation, picture_svg.SMALL, hover=False)
+    split = split_of(records[0])
+    drawing = None if split is None else picture_svg.svg(split, picture_svg.SMALL, hover=False)
     return _Task(
         name=name,
         headline=headline(records, target),
         scope=scope_of(records, outcomes),
-        facts=facts_of(records, federation),
+        facts=facts_of(records, split),
         picture=None if drawing is None else Markup(drawing),  # escaped by its own template
         picture_caption=_picture_caption(records),
         summary=_summary(outcomes, shown_target),
@@ -127,7 +127,7 @@ def _task(records: Sequence[Record], name: str, target: float | None, methods: M
         note=_curves_note(records, outcomes, charts["charts"]),
         runs=_every_run(records, shown_target),
         settings={
-            "Configuration": _settings(records, [record.config for record in records]),
+            "Configuration": _settings(records, [_without_split(record.config) for record in records]),
             "Environment": _settings(records, [record.environment for record in records]),
         },
         data=charts
@@ -229,6 +229,11 @@ def _settings(records: Sequence[Record], settings: Sequence[Mapping[str, Any]]) 
         caption = "What all runs share" if len(records) > 1 else "This run"
         tables.append(_SettingsTable(caption, ["Key", "Value"], common))
     return tables
+
+
+def _without_split(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the many numbers that the picture shows."""
+    return {key: value for key, value in config.items() if key != "split"}
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

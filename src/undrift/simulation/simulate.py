@@ -18,6 +18,7 @@ from undrift.core.log import notice, warning
 from undrift.data import FederatedData
 from undrift.data.augment import Augment
 from undrift.data.federated import Clients
+from undrift.data.split import Split
 from undrift.methods.aggregate import Aggregate
 from undrift.methods.algorithm import Algorithm
 from undrift.methods.codec import Codec
@@ -168,4 +169,6 @@ def _environment(experiment: Experiment) -> dict[str, Any]:
 def configuration(experiment: Experiment, label: str) -> dict[str, Any]:
     """All that `resume` needs; engine and device are those that were chosen, so that it continues with the same."""
     options = replace(experiment.options, engine=experiment.engine.setting, device=str(experiment.learner.device))
-    return {"label": label, **experiment.description, "options": asdict(options)}
+    # What reports draw of data that cannot be loaded again by name.
+    split = {} if experiment.data.recipe else {"split": Split.of(experiment.data).plain()}
+    return {"label": label, **experiment.description, "options": asdict(options), **split}
