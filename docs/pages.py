@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from undrift import algorithms, data, models, overview
+from undrift.algorithms.text import SETTINGS as SETTINGS_WITH_ALGORITHM
 from undrift.cli.settings import SETTINGS
 from undrift.data.partition import SCHEMES
 from undrift.explain import Page, markdown, page
@@ -60,6 +62,25 @@ def settings() -> str:
         "`ud.data.load`. The section `[algorithm]` has a `name` and the options of the",
         '[algorithm](algorithms/README.md); `algorithm = "fedprox(mu=0.1)"` says the same in one line.',
         "",
+        f"Settings of a run may stand among the options: {listed(SETTINGS_WITH_ALGORITHM)}.",
+        "They hold for this algorithm only, and win over all others. So it is wherever an algorithm is named; should",
+        "an algorithm have an option of that name, it is the option.",
+        "",
+        "The section `[compare]` has what only a comparison has:",
+        "",
+        "```toml",
+        "[compare]                                    # undrift compare CONFIG.toml",
+        'algorithms = ["fedavg", "fedadam(server_lr=0.01, lr=0.03)", "feddyn(alpha=0.1)"]',
+        "seeds = 3                                    # or a list of them: [0, 1, 7]",
+        "",
+        "[local]",
+        "lr = 0.1                                     # of all others",
+        "```",
+        "",
+        "`algorithms` may also be a table of labels: `[compare.algorithms]` with lines such as",
+        '`Tuned = "fedadam(server_lr=0.01)"`. In a comparison all algorithms weight clients by their samples; with',
+        '`server.weighting = "paper"` each does what its paper does, as in a single run.',
+        "",
         "`auto` stands for the data set's own setting, from the table at the end, or else for the value given here. It",
         "is decided before the first round, from the data alone, printed, and stored with the run. Words in quotes are",
         "used in a file; in Python, `None` says the same.",
@@ -72,6 +93,10 @@ def settings() -> str:
     lines += ["## Settings of the data sets", "", *table("data set", "partition", "settings")]
     lines += [row_of_data_set(name) for name in data.available()]
     return "\n".join([*lines, ""])
+
+
+def listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def row_of_data_set(name: str) -> str:

@@ -58,8 +58,12 @@ class Page:
     @property
     def weights(self) -> str:
         """How clients are weighted by default."""
-        how = "by number of samples" if self.weighting == "samples" else "equally"
-        return f"Clients are weighted {how}, unless `weighting` says otherwise."
+        if self.weighting == "samples":
+            return "Clients are weighted by their number of samples, unless `weighting` says otherwise."
+        return (
+            "Its paper weights all clients equally, and so does a run, unless `weighting` says otherwise. A comparison "
+            "weights them by their number of samples, as for all other algorithms; `weighting='paper'` undoes that."
+        )
 
     @property
     def costs(self) -> dict[str, str]:
@@ -184,8 +188,8 @@ def _problem() -> tuple[Setup, _Counter]:
         engine="sequential",
         device="cpu",
     )
-    objects, options, _ = settle(given.objects, given.options, data)
-    return prepare(objects, options), counter
+    settled = settle(given.objects, given.options, data)
+    return prepare(settled.objects, settled.options), counter
 
 
 def _four_layers() -> nn.Module:

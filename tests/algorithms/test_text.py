@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from undrift import PGVC, Algorithm, algorithms
 from undrift.algorithms import GAFSVRG, MAFSVRG, FedAvg, FedGA, FedHBM, FedProx, FedPVR
-from undrift.algorithms.text import from_options, from_stored, parse, split
+from undrift.algorithms.text import SETTINGS, from_options, from_stored, parse, split
 from undrift.client.layout import AtMost
 
 
@@ -30,17 +31,51 @@ from undrift.client.layout import AtMost
     ],
 )
 def test_texts(text: str, algorithm: Algorithm) -> None:
-    assert parse(text) == algorithm
+    assert parse(text) == (algorithm, {})
 
 
 @pytest.mark.parametrize("kind", algorithms.available().values(), ids=lambda kind: kind.name())
 def test_labels_can_be_read_back(kind: type[Algorithm]) -> None:
-    assert parse(kind().label) == kind()
+    assert parse(kind().label) == (kind(), {})
 
 
 def test_a_label_with_options_can_be_read_back() -> None:
     algorithm = FedProx(mu=0.1, pgvc=PGVC(layers=1, form="additive"))
-    assert parse(algorithm.label) == algorithm
+    assert parse(algorithm.label) == (algorithm, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "algorithm", "settings", "label"),
+    [
+        ("fedavg(lr=0.03)", FedAvg(), {"lr": 0.03}, "FedAvg(lr=0.03)"),
+        ("fedprox(lr=0.03, mu=0.1)", FedProx(mu=0.1), {"lr": 0.03}, "FedProx(mu=0.1, lr=0.03)"),
+        (
+            "fedprox(optimizer=adam, clip=1, weighting=uniform)",
+            FedProx(),
+            {"optimizer": "adam", "clip": 1, "weighting": "uniform"},
+            "FedProx(optimizer='adam', clip=1, weighting='uniform')",
+        ),
+    ],
+)
+def test_settings_of_the_run(text: str, algorithm: Algorithm, settings: dict[str, Any], label: str) -> None:
+    found = parse(text)
+    assert (found.algorithm, found.settings) == (algorithm, settings)
+    assert found.label == label
+    assert parse(label) == found
+
+
+@pytest.mark.parametrize("kind", algorithms.available().values(), ids=lambda kind: kind.name())
+def test_options_and_settings_have_different_names(kind: type[Algorithm]) -> None:
+    assert not {option.name for option in fields(kind)} & set(SETTINGS)
+
+
+def test_an_option_comes_before_a_setting_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True)
+    class OwnRate(Algorithm):
+        lr: float = 1.0
+
+    monkeypatch.setattr(algorithms, "find", lambda name: OwnRate)
+    assert parse("ownrate(lr=0.5, server_lr=2.0)") == (OwnRate(lr=0.5), {"server_lr": 2.0})
 
 
 @pytest.mark.parametrize(

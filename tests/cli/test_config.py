@@ -109,7 +109,7 @@ def test_every_key_arrives(tmp_path: Path) -> None:
         "normalise": False,
     }
     assert len(federation) == 12
-    assert config.find_algorithm(sections) == ud.algorithms.FedHBM()
+    assert config.find_algorithm(sections) == (ud.algorithms.FedHBM(), {})
 
 
 def test_every_setting_is_tested(tmp_path: Path) -> None:
@@ -246,14 +246,49 @@ def test_later_values_win(tmp_path: Path) -> None:
     ],
 )
 def test_algorithms(section: dict[str, Any], expected: ud.Algorithm) -> None:
-    assert config.find_algorithm({"algorithm": section}) == expected
+    assert config.find_algorithm({"algorithm": section}) == (expected, {})
+
+
+def test_settings_of_the_run_may_stand_with_the_algorithm() -> None:
+    found = config.find_algorithm({"algorithm": {"name": "fedadam(lr=0.03)", "tau": 0.01, "server_lr": 0.1}})
+    assert found == (ud.algorithms.FedAdam(tau=0.01), {"lr": 0.03, "server_lr": 0.1})
+
+
+def test_comparisons(tmp_path: Path) -> None:
+    text = "[compare]\nalgorithms = ['fedavg', 'fedprox(mu=0.1, lr=0.3)']\nseeds = 3\n[local]\nlr = 0.1\n"
+    sections = config.read(written(tmp_path / "c.toml", text))
+    chosen, seeds = config.find_comparison(sections)
+    assert list(chosen) == ["FedAvg", "FedProx(mu=0.1, lr=0.3)"]
+    assert chosen["FedProx(mu=0.1, lr=0.3)"] == (ud.algorithms.FedProx(mu=0.1), {"lr": 0.3})
+    assert (seeds, config.resolve(sections).arguments["lr"]) == (3, 0.1)
+    table = {"compare": {"algorithms": {"Mine": "fedprox(mu=1)"}, "seeds": [0, 7]}}
+    assert config.find_comparison(table) == ({"Mine": (ud.algorithms.FedProx(mu=1), {})}, [0, 7])
+    assert config.find_comparison({}) == ({}, None)
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"algorithm": ["fedavg"]}, "unknown key 'compare.algorithm'; did you mean 'algorithms'?"),
+        ({"algorithms": "fedavg"}, "compare.algorithms must be a list such as"),
+        ({"algorithms": ["fedavg", 3]}, "compare.algorithms must be a list such as"),
+        ({"algorithms": ["fedavg", "fedavg"]}, "algorithms must differ, got FedAvg, FedAvg"),
+        ({"algorithms": ["fedprox(mmu=1)"]}, "FedProx has no option 'mmu'; did you mean 'mu'?"),
+        ({"algorithms": ["fedadam(sever_lr=1)"]}, "FedAdam has no option 'sever_lr'; did you mean 'server_lr'?"),
+        ({"algorithms": ["fedavg"], "seeds": "3"}, "compare.seeds must be a count or a list of seeds, got '3'"),
+    ],
+)
+def test_wrong_comparisons(section: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as refusal:  # noqa: PT011  # the message is compared below
+        config.find_comparison({"compare": section})
+    assert message in str(refusal.value)
 
 
 def test_an_algorithm_that_is_given_replaces_the_section(tmp_path: Path) -> None:
     path = written(tmp_path / "c.toml", "[algorithm]\nname = 'fedprox'\nmu = 5.0\n")
     sections = config.combine(path, {}, ["algorithm.mu=0.1"])
-    assert config.find_algorithm(sections) == ud.algorithms.FedProx(mu=0.1)
-    assert config.find_algorithm(config.combine(path, {}, algorithm="fedavg")) == ud.algorithms.FedAvg()
+    assert config.find_algorithm(sections) == (ud.algorithms.FedProx(mu=0.1), {})
+    assert config.find_algorithm(config.combine(path, {}, algorithm="fedavg")) == (ud.algorithms.FedAvg(), {})
 
 
 @pytest.mark.parametrize(

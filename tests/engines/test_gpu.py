@@ -138,7 +138,7 @@ def test_divergence_is_reported_with_its_round() -> None:
 
 
 def test_runs_together() -> None:
-    settings: dict[str, Any] = {"rounds": 5, "cohort": 3, "batch_size": 4, "dtype": "float64"}
+    settings: dict[str, Any] = {"rounds": 5, "cohort": 3, "batch_size": 4, "dtype": "float64", "weighting": "paper"}
     comparison = ud.compare(["scaffold"], convolutional(), federation(), seeds=3, lr=[0.05, 0.1], **settings)
     for record in comparison.records:
         lr = 0.05 if record.label.endswith("0.05") else 0.1

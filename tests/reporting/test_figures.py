@@ -30,6 +30,9 @@ def test_hand_computed() -> None:
         "traffic",
         "seconds",
         "diverged",
+        "lr",
+        "server_lr",
+        "weighting",
     ]
     assert summary.attrs["target"] == pytest.approx(0.8)
     first, second = summary.to_dict("records")
@@ -45,6 +48,9 @@ def test_hand_computed() -> None:
             "traffic": 450,
             "seconds": 1.5,
             "diverged": 0,
+            "lr": None,
+            "server_lr": None,
+            "weighting": None,
         }
     )
     assert second["label"] == "FedHBM"

@@ -16,7 +16,14 @@ import undrift as ud
 from undrift.simulation.round import RoundRunner
 
 COLUMNS = ["loss", "accuracy", "train_loss", "bytes_down", "bytes_up", "participants"]
-SETTING: dict[str, Any] = {"rounds": 4, "cohort": 3, "batch_size": 4, "engine": "batched", "dtype": "float64"}
+SETTING: dict[str, Any] = {
+    "rounds": 4,
+    "cohort": 3,
+    "batch_size": 4,
+    "engine": "batched",
+    "dtype": "float64",
+    "weighting": "paper",
+}
 
 
 def split(seed: int) -> ud.FederatedData:

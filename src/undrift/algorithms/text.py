@@ -1,13 +1,17 @@
-"""Algorithms as users write them: ``fedprox(mu=0.1, pgvc=pgvc(layers=1))``, or a name and a mapping of options."""
+"""Algorithms as users write them: ``fedprox(mu=0.1, pgvc=pgvc(layers=1))``, or a name and a mapping of options.
+
+Settings of a run may stand among the options, as in ``fedadam(tau=0.01, server_lr=0.01, lr=0.03)``: they hold for runs
+of this algorithm, whatever is set for all others. Should an algorithm have an option of the same name, it is that.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from undrift import algorithms, plugins
 from undrift.core import check
@@ -16,12 +20,37 @@ from undrift.methods.options import default_of, refuse_unknown
 from undrift.methods.plugin import Plugin
 
 _LONGEST = 10_000  # characters
+SETTINGS = ("lr", "server_lr", "momentum", "weight_decay", "clip", "lr_decay", "weighting", "optimizer")
 
 
-def parse(text: str) -> Algorithm:
-    """``fedprox`` or ``fedprox(mu=0.1)`` as an algorithm."""
-    name, options = read(text)
-    return from_options(name, options)
+class Written(NamedTuple):
+    """An algorithm, and the settings of its runs that were written with it."""
+
+    algorithm: Algorithm
+    settings: Mapping[str, Any]  # arguments of `simulate`
+
+    @property
+    def label(self) -> str:
+        """The algorithm's own, with the settings: ``FedAdam(tau=0.01, lr=0.03)``."""
+        label, given = self.algorithm.label, ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
+        if not given:
+            return label
+        return f"{label.removesuffix(')')}, {given})" if label.endswith(")") else f"{label}({given})"
+
+
+def parse(text: str) -> Written:
+    """``fedprox``, ``fedprox(mu=0.1)`` or ``fedprox(mu=0.1, lr=0.03)``."""
+    return written(*read(text))
+
+
+def written(name: str, options: Mapping[str, Any]) -> Written:
+    """The same from a name and plain values, those of the algorithm and settings of its runs."""
+    kind = algorithms.find(name)
+    own = {option.name for option in fields(kind)}
+    settings = {key: check.plain(value) for key, value in options.items() if key in SETTINGS and key not in own}
+    others = {key: value for key, value in options.items() if key not in settings}
+    _refuse_unknown(kind, others, SETTINGS)
+    return Written(from_options(name, others), settings)
 
 
 def parse_plugin(text: str) -> Plugin:
@@ -117,8 +146,10 @@ def _plugin_kind(option: str, value: Any) -> type[Plugin] | None:
     return plugins.find(named) if isinstance(named, str) and ("name" in value or named in plugins.available()) else None
 
 
-def _refuse_unknown(kind: type[Algorithm] | type[Plugin], options: Mapping[str, Any]) -> None:
-    refuse_unknown(kind.__name__, options, [option.name for option in fields(kind)])
+def _refuse_unknown(
+    kind: type[Algorithm] | type[Plugin], options: Mapping[str, Any], further: Sequence[str] = ()
+) -> None:
+    refuse_unknown(kind.__name__, options, [*(option.name for option in fields(kind)), *further])
 
 
 def _without_defaults(kind: type[Algorithm] | type[Plugin], options: Mapping[str, Any]) -> dict[str, Any]:

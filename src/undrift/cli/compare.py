@@ -27,7 +27,7 @@ def compare(
             "--algorithms",
             "-a",
             metavar="LIST",
-            help="As in fedavg,fedhbm or 'fedprox(mu=0.1),fedavg'.",
+            help="As in fedavg,fedhbm or 'fedavg,fedadam(server_lr=0.01, lr=0.03)'.",
             autocompletion=complete.algorithms,
         ),
     ] = "",
@@ -36,9 +36,7 @@ def compare(
     partition: Partition = None,
     clients: Clients = None,
     rounds: Rounds = None,
-    seeds: Annotated[
-        str, typer.Option(metavar="N", help="How many seeds [dim](1)[/], or which: 0,1,7.", show_default=False)
-    ] = "1",
+    seeds: Annotated[str | None, typer.Option(metavar="N", help="How many seeds [dim](1)[/], or which: 0,1,7.")] = None,
     rates: Annotated[
         str | None, typer.Option("--lr", metavar="LIST", help="Local learning rates, as in 0.01,0.1: a row for each.")
     ] = None,
@@ -50,7 +48,9 @@ def compare(
 
     The first of them is the baseline of the others.
 
-    CONFIG.toml holds settings, which options override. Every data set has defaults of its own.
+    CONFIG.toml holds settings, which options override, and in its section compare algorithms and seeds.
+
+    Every data set has defaults of its own. Clients are weighted by samples, unless server.weighting says otherwise.
 
     Runs that are in --out already are not repeated.
     """
@@ -58,8 +58,8 @@ def compare(
     use_data(data)
     algorithms = use_algorithms(algorithms) or ""
     import undrift as ud
-    from undrift.algorithms.text import parse, split
-    from undrift.cli.config import combine, resolve
+    from undrift.algorithms.text import split
+    from undrift.cli.config import combine, find_comparison, labelled, resolve
 
     learning_rates = None if rates is None else _rates(rates)
     given = {
@@ -70,13 +70,12 @@ def compare(
         "run.rounds": rounds,
         "local.lr": learning_rates and learning_rates[0],
     }
-    configuration = resolve(combine(config, given, settings or ()))
-    chosen = [parse(text) for text in split(algorithms)]
-    labels = [each.label for each in chosen]
+    sections = combine(config, given, settings or ())
+    configuration = resolve(sections)
+    configured, configured_seeds = find_comparison(sections)
+    chosen = labelled(split(algorithms)) or configured
     if not chosen:
         raise ValueError("compare needs algorithms, as in: undrift compare -a fedavg,fedhbm")
-    if len(set(labels)) < len(labels):
-        raise ValueError(f"algorithms must differ, got {', '.join(labels)}")
     arguments = dict(configuration.arguments)
     first_seed = arguments.pop("seed")
     if learning_rates is not None:
@@ -84,10 +83,12 @@ def compare(
     with output_directory(out, f"compare-{short(configuration.data['name'])}") as home:
         try:
             comparison = ud.compare(
-                dict(zip(labels, chosen, strict=True)),
+                chosen,
                 configuration.model,
                 configuration.federation,
-                seeds=_seeds(seeds, first_seed),
+                seeds=_counted("compare.seeds", configured_seeds or 1, first_seed)
+                if seeds is None
+                else _seeds(seeds, first_seed),
                 out=home,
                 **arguments,
             )
@@ -99,16 +100,21 @@ def compare(
 
 def _seeds(text: str, first: int) -> list[int]:
     """Of ``5``, five seeds from the first on; of ``0,1,7``, these."""
-    from undrift.simulation.compare import MOST_SEEDS
-
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
         raise ValueError(f"--seeds must be a count or a list such as 0,1,7, got {check.shown(text)}") from None
-    if len(numbers) > 1:
-        return numbers
-    check.integer("--seeds", numbers[0], 1, MOST_SEEDS)
-    return list(range(first, first + numbers[0]))
+    return numbers if len(numbers) > 1 else _counted("--seeds", numbers[0], first)
+
+
+def _counted(name: str, seeds: int | list[int], first: int) -> list[int]:
+    """Of a count, so many seeds from the first on."""
+    from undrift.simulation.compare import MOST_SEEDS
+
+    if isinstance(seeds, list):
+        return seeds
+    check.integer(name, seeds, 1, MOST_SEEDS)
+    return list(range(first, first + seeds))
 
 
 def _rates(text: str) -> list[float]:

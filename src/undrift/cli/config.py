@@ -5,6 +5,9 @@
     name = "digits"
     [local]
     lr = 0.3
+    [compare]                        # for `undrift compare`
+    algorithms = ["fedavg", "fedadam(server_lr=0.01, lr=0.03)"]
+    seeds = 3
 
 The keys, their types and their meaning are those of `SETTINGS`. Settings that are not given are those of
 `undrift.simulate`.
@@ -19,19 +22,19 @@ from pathlib import Path
 from typing import Any
 
 from undrift import algorithms
-from undrift.algorithms.text import from_options
+from undrift.algorithms.text import Written, parse, written
 from undrift.algorithms.text import read as read_algorithm
 from undrift.cli.options import DEFAULT_DATA
 from undrift.cli.settings import SETTINGS
 from undrift.core import check
 from undrift.core.check import nearest
 from undrift.data import FederatedData, full_name, load
-from undrift.methods.algorithm import Algorithm
 from undrift.simulation.arguments import settings
 from undrift.simulation.options import Option
 
 Sections = dict[str, dict[str, Any]]  # section -> key -> value
 ALGORITHM = "algorithm"  # the section whose keys are those of the algorithm that it names
+COMPARE = "compare"  # the section of what only a comparison has
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ def _toml_value(text: str) -> Any:
 
 def resolve(sections: Sections) -> Configuration:
     """What the sections stand for; refuses unknown keys and wrong values."""
-    given = {section: _checked(section, keys) for section, keys in sections.items() if section != ALGORITHM}
+    given = {section: _checked(section, keys) for section, keys in sections.items() if section not in _OTHERS}
     arguments = {each.name: _argument(each, given.get(each.section, {})) for each in settings()}
     data = given.get("data", {})
     name = full_name(data.get("name", DEFAULT_DATA))
@@ -128,18 +131,50 @@ def _argument(option: Option, keys: Mapping[str, Any]) -> Any:
     return None if value == option.none else value
 
 
-def find_algorithm(sections: Sections) -> Algorithm:
-    """The algorithm that the sections name, with its options."""
+def find_algorithm(sections: Sections) -> Written:
+    """The algorithm that the sections name, with its options and the settings of its run."""
     section = sections.get(ALGORITHM, {})
     if not isinstance(section.get("name"), str):
-        raise ValueError("no algorithm is named; give one with -a, and see them with: undrift list algorithms")
+        hint = "; a file with [compare] is for: undrift compare" if COMPARE in sections else ""
+        raise ValueError(f"no algorithm is named; give one with -a, and see them with: undrift list algorithms{hint}")
     name, options = read_algorithm(section["name"])
-    return from_options(name, options | {key: value for key, value in section.items() if key != "name"})
+    return written(name, options | {key: value for key, value in section.items() if key != "name"})
+
+
+def find_comparison(sections: Sections) -> tuple[dict[str, Written], Any]:
+    """The algorithms of the section [compare] by their labels, and its seeds, None where there are none."""
+    section = sections.get(COMPARE, {})
+    for key in section:
+        if key not in _OF_COMPARE:
+            raise ValueError(f"unknown key {check.shown(f'{COMPARE}.{key}')}{nearest(key, _OF_COMPARE)}")
+    seeds = section.get("seeds")
+    if seeds is not None and type(seeds) not in (int, list):
+        raise ValueError(f"compare.seeds must be a count or a list of seeds, got {check.shown(seeds)}")
+    return labelled(section.get("algorithms", [])), seeds
+
+
+def labelled(algorithms: Any) -> dict[str, Written]:
+    """Algorithms in a list, labelled by what they are, or in a table of labels."""
+    texts = list(algorithms.values()) if isinstance(algorithms, dict) else algorithms
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise ValueError(
+            'compare.algorithms must be a list such as ["fedavg", "fedprox(mu=0.1)"], or a table of labels, '
+            f"got {check.shown(algorithms)}"
+        )
+    found = [parse(text) for text in texts]
+    labels = list(algorithms) if isinstance(algorithms, dict) else [each.label for each in found]
+    if len(set(labels)) < len(labels):
+        raise ValueError(f"algorithms must differ, got {', '.join(labels)}")
+    return dict(zip(labels, found, strict=True))
+
+
+_OTHERS = (ALGORITHM, COMPARE)  # sections whose keys are no settings of a run
+_OF_COMPARE = ("algorithms", "seeds")
 
 
 def _checked(section: str, keys: Mapping[str, Any]) -> dict[str, Any]:
     if section not in SETTINGS:
-        raise ValueError(f"unknown section {check.shown(section)}{nearest(section, [*SETTINGS, ALGORITHM])}")
+        raise ValueError(f"unknown section {check.shown(section)}{nearest(section, [*SETTINGS, *_OTHERS])}")
     for key, value in keys.items():
         if key not in SETTINGS[section]:
             raise ValueError(f"unknown key {check.shown(f'{section}.{key}')}{_suggestion(section, key)}")

@@ -82,7 +82,7 @@ def train(start: Callable[[], Run], as_json: bool, profile: Profile | None = Non
 
 def _show_run(run: Run, as_json: bool, profile: Profile | None) -> None:
     from undrift.reporting.report import write
-    from undrift.reporting.table import columns
+    from undrift.reporting.table import SETTINGS, columns
 
     assert run.out is not None
     record = run.record
@@ -96,7 +96,7 @@ def _show_run(run: Run, as_json: bool, profile: Profile | None) -> None:
         profiled = {} if profile is None else {"profile": profile.figures and asdict(profile.figures)}
         print_json(_figures(run) | {"out": str(run.out), "report": report and str(report)} | profiled)
         return
-    name, *shown = columns([record], run.options.target)
+    name, *shown = (c for c in columns([record], run.options.target) if c.heading not in SETTINGS.values())
     print_markup(f"\n[bold]{escape(name.cells[0])}[/] on {data}")
     about = {"Settings": _settings(run), "Engine": run.engine, "Rounds": str(run.rounds)}
     print_pairs(about | {c.heading: c.cells[0] for c in shown})
@@ -113,7 +113,10 @@ def _settings(run: Run) -> str:
     options, model = run.options, run.config["model"]
     batches = "full batches" if options.batch_size is None else f"batches of {options.batch_size}"
     parts = [f"model {model}"] if isinstance(model, str) else []
-    return ", ".join([*parts, f"lr {options.lr:g}", batches, participation(options, len(run.experiment.data))])
+    server = [] if options.server_lr == 1 else [f"server lr {options.server_lr:g}"]
+    clients = participation(options, len(run.experiment.data))
+    weights = "by samples" if options.weighting == "samples" else "equally"
+    return ", ".join([*parts, f"lr {options.lr:g}", *server, batches, f"{clients}, weighted {weights}"])
 
 
 def _figures(run: Run) -> dict[str, Any]:
@@ -177,8 +180,14 @@ def show_comparison(comparison: Comparison, out: Path, as_json: bool) -> None:
 
 
 def _fitting(columns: Sequence[Column]) -> Sequence[Column]:
-    """Without the columns that a narrow terminal has no room for; the report has them all."""
-    for spare in ("Best accuracy", "Time", "Seeds"):
+    """Without the columns that a narrow terminal has no room for; the report has them all.
+
+    Settings that all rows share go first.
+    """
+    from undrift.reporting.table import SETTINGS
+
+    shared = [c.heading for c in columns if c.heading in SETTINGS.values() and len(set(c.cells)) == 1]
+    for spare in (*reversed(shared), "Best accuracy", "Time", "Seeds", *SETTINGS.values()):
         widths = [
             max(len(line) for text in (_in_two_lines(c.heading), *c.cells) for line in text.split("\n"))
             for c in columns

@@ -32,7 +32,7 @@ def run(
             "--algorithm",
             "-a",
             metavar="NAME",
-            help="As in fedhbm or 'fedprox(mu=0.1)', or code: mine.py:Mine.",
+            help="As in fedhbm, 'fedprox(mu=0.1)' or 'fedavg(lr=0.3)', or code: mine.py:Mine.",
             autocompletion=complete.algorithms,
         ),
     ] = None,
@@ -84,7 +84,7 @@ def run(
     chosen = find_algorithm(sections)
     arguments = configuration.arguments
     federation = configuration.federation(arguments["seed"])
-    with output_directory(out, f"{chosen.name()}-{short(configuration.data['name'])}") as home:
+    with output_directory(out, f"{chosen.algorithm.name()}-{short(configuration.data['name'])}") as home:
         profiler = _profile(home) if profile else None
 
         def simulate() -> Run:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from undrift.reporting.record import COLUMNS, HistoryColumn, Record, shown_columns
+
+SETTINGS = ("lr", "server_lr", "weighting")
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class Outcome:
     traffic: float
     seconds: float
     diverged: int
+    settings: Mapping[str, Any]  # those that may differ between algorithms: "lr", "server_lr", "weighting"
     reached: int  # seeds that reached the target
     last_round: int
     spreads: Mapping[str, float]  # standard deviations over seeds of the means of the same name; NaN for a single seed
@@ -73,6 +77,7 @@ def _summary_row(outcome: Outcome) -> dict[str, str | float]:
         "traffic": outcome.traffic,
         "seconds": outcome.seconds,
         "diverged": outcome.diverged,
+        **outcome.settings,
     }
     for name, final in outcome.finals.items():
         if name not in row:
@@ -131,6 +136,7 @@ def _outcome(label: str, runs: Sequence[Record], columns: Sequence[HistoryColumn
         traffic=_mean(seeds["traffic"]),
         seconds=_mean(float(history["seconds"].sum()) for history in histories),
         diverged=sum(divergence_round(history) is not None for history in histories),
+        settings={name: runs[0].config.get("options", {}).get(name) for name in SETTINGS},
         reached=len(_finite(seeds["rounds_to_target"])),
         last_round=max(int(history["round"].max()) for history in histories),
         spreads={name: _std(values) for name, values in seeds.items()},

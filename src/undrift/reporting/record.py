@@ -79,6 +79,9 @@ RESERVED_NAMES = (
     "best_accuracy",
     "rounds_to_target",
     "traffic",
+    "lr",
+    "server_lr",
+    "weighting",
 )
 
 

@@ -56,7 +56,17 @@ def columns_of(outcomes: Sequence[Outcome], target: float | None) -> list[Column
     seconds = [outcome.seconds for outcome in outcomes]
     # Seeds that train together share their time, so that its spread is unknown.
     table.append(Column("Time", _with_unit(seconds, unit_of_time(seconds)), set()))
-    return table
+    known = (name for name in SETTINGS if any(outcome.settings[name] is not None for outcome in outcomes))
+    return table + [_setting_column(name, outcomes) for name in known]
+
+
+SETTINGS = {"lr": "Rate", "server_lr": "Server rate", "weighting": "Weights"}  # headings of the columns of settings
+
+
+def _setting_column(name: str, outcomes: Sequence[Outcome]) -> Column:
+    values = [outcome.settings[name] for outcome in outcomes]
+    cells = [f"{each:g}" if isinstance(each, float | int) else each or MISSING for each in values]
+    return Column(SETTINGS[name], cells, set())
 
 
 def _with_unit(values: Iterable[float], unit: tuple[float, str]) -> list[str]:

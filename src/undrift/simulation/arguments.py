@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # declarations import nothing slow
     from torch import nn
     from torch.utils.data import Dataset
 
+    from undrift.algorithms.text import Written
     from undrift.client.learner import SampleLoss
     from undrift.client.metrics import Metric
     from undrift.data import FederatedData
@@ -37,8 +38,11 @@ T = TypeVar("T")
 class Objects:
     """What is trained on what: objects, most of which may be given by name."""
 
-    algorithm: str | Algorithm = field(
-        metadata={"meaning": 'a name such as "fedhbm" or "fedprox(mu=0.1)", or an instance: ud.algorithms.FedHBM()'}
+    algorithm: str | Algorithm | Written = field(
+        metadata={
+            "meaning": 'a name such as "fedhbm" or "fedprox(mu=0.1)", or an instance: ud.algorithms.FedHBM(); settings '
+            'of the run may stand with the options, "fedadam(server_lr=0.01, lr=0.03)", and win over the arguments'
+        }
     )
     model: str | nn.Module | None = field(
         default=None,

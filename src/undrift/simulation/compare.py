@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +15,7 @@ import pandas as pd
 from torch import nn
 from torch.utils.data import Dataset
 
+from undrift.algorithms.text import Written
 from undrift.core import check
 from undrift.core.check import nearest
 from undrift.core.log import notice, warning
@@ -28,7 +29,7 @@ from undrift.reporting.record import Record, history_frame
 from undrift.reporting.task import by_task
 from undrift.simulation.arguments import Objects
 from undrift.simulation.callbacks import Callback, CallbackLike, as_callbacks
-from undrift.simulation.defaults import settle
+from undrift.simulation.defaults import Settled, settle
 from undrift.simulation.describe import read_options, same_options
 from undrift.simulation.loop import train
 from undrift.simulation.options import AUTO, SEEDS, Auto, Options, plain
@@ -166,7 +167,7 @@ class _Planned(NamedTuple):
 
 
 def compare(
-    algorithms: Mapping[str, str | Algorithm] | Sequence[str],
+    algorithms: Mapping[str, str | Algorithm | Written] | Sequence[str | Algorithm | Written],
     model: str | nn.Module | None = None,
     data: str | FederatedData | Clients | Callable[[int], FederatedData] | None = None,
     test: tuple[Any, Any] | Dataset[Any] | None = None,
@@ -179,8 +180,10 @@ def compare(
 ) -> Comparison:
     """Run every algorithm with every seed (a count, or a list) and compare. Other arguments are those of `simulate`.
 
-    `algorithms` maps labels to names or instances; `data` may be a function of the seed; of several learning rates
-    each makes a row of its own. Runs of one algorithm train together, as one larger cohort, where that is faster.
+    `algorithms` maps labels to names or instances; a name may have settings of its own, which win over those of all,
+    as in ``"fedadam(server_lr=0.01, lr=0.03)"``. All weight clients by their samples, unless `weighting` says
+    otherwise; ``"paper"`` gives each what its paper uses. `data` may be a function of the seed; of several learning
+    rates each makes a row of its own. Runs of one algorithm train together, as one larger cohort, where that is faster.
     With `out`, every run is kept in ``out/LABEL/seed-S``; runs that are there already are not repeated. A comparison
     that was interrupted and is repeated gives the same bits as one that was not. A run that diverges is recorded, and
     the others are trained all the same.
@@ -191,33 +194,38 @@ def compare(
         out = check.path("out", out)
     objects, others = _separated(options)
     federations = _federations(data, chosen)
-    settled = [
-        settle(
-            Objects(next(iter(labelled.values())), model, federations[seed], test, **objects),
-            Options(**others | {"lr": rate, "seed": seed}),
-            federations[seed],
-        )
-        for rate in rates
-        for seed in chosen
-    ]
-    each = [found.options for found in settled]
-    given = {found.options.seed: found.objects for found in settled}
-    rates = list(dict.fromkeys(options.lr for options in each))
-    names = {(label, rate): _name(label, rate, rates) for label in labelled for rate in rates}
-    folders = None if out is None else {name: out / folder for name, folder in _folders(list(names.values())).items()}
-    places = {label: _places([names[label, o.lr] for o in each], each, folders) for label in labelled}
+    if others.get("weighting", AUTO) == AUTO:
+        others["weighting"] = "samples"
+
+    def settled(label: str, algorithm: Algorithm | Written, rate: Any, seed: int) -> Settled:
+        given = Objects(algorithm, model, federations[seed], test, **objects)
+        with _named(label):
+            return settle(given, Options(**others | {"lr": rate, "seed": seed}), federations[seed])
+
+    each = {
+        label: [settled(label, written, rate, seed) for rate in _rates_of(written, rates) for seed in chosen]
+        for label, written in labelled.items()
+    }
+    names = {label: _names(label, [run.options.lr for run in runs]) for label, runs in each.items()}
+    unique = list(dict.fromkeys(name for of_label in names.values() for name in of_label))
+    folders = None if out is None else {name: out / folder for name, folder in _folders(unique).items()}
+    places = {label: _places(names[label], [run.options for run in runs], folders) for label, runs in each.items()}
     planned: dict[str, list[_Planned]] = {}
     shared: dict[int, Setup] = {}
     records: list[Record] = []
-    count = len(each) * len(labelled)
-    notice(settled[0].notice)
-    with overall_bar(f"{count} runs", count * each[0].rounds):
-        for label, algorithm in labelled.items():
+    count, first = sum(map(len, each.values())), next(iter(labelled.items()))
+    common = settled(
+        first[0], first[1].algorithm, rates[0], chosen[0]
+    )  # what all have, unless their text says otherwise
+    notice(common.notice)
+    with overall_bar(f"{count} runs", count * common.options.rounds):
+        for label, runs_of_label in each.items():
             planned[label] = []
-            for place in places[label]:
+            for place, run in zip(places[label], runs_of_label, strict=True):
                 seed = place.options.seed
                 like = shared.get(seed) or next(iter(shared.values()), None)
-                experiment = _prepared(label, replace(given[seed], algorithm=algorithm), place.options, like)
+                with _named(label):
+                    experiment = with_engine(prepare(run.objects, place.options, like))
                 if place.group and place.stored is None:
                     experiment = replace(experiment, engine_reason="as the runs it was to train with")
                 shared.setdefault(seed, experiment)
@@ -228,7 +236,7 @@ def compare(
         for runs in planned.values():
             for group in _groups(runs):
                 records += _finished(group, watching)
-    return Comparison(sorted(records, key=lambda r: (order.index(r.label), r.seed)), each[0].target)
+    return Comparison(sorted(records, key=lambda r: (order.index(r.label), r.seed)), common.options.target)
 
 
 def _places(names: Sequence[str], each: Sequence[Options], folders: Mapping[str, Path] | None) -> list[_Place]:
@@ -258,10 +266,11 @@ def _joined(place: _Place, others: Sequence[_Place]) -> _Place:
     return place
 
 
-def _prepared(label: str, objects: Objects, options: Options, like: Setup | None) -> Experiment:
+@contextmanager
+def _named(label: str) -> Iterator[None]:
     """What one of the algorithms cannot do is said before the first of them has trained."""
     try:
-        return with_engine(prepare(objects, options, like))
+        yield
     except ValueError as error:
         raise ValueError(f"{label}: {error}") from error
 
@@ -327,13 +336,14 @@ def _stored_group(directory: RunDirectory) -> tuple[_Key, ...]:
 def read_record(directory: RunDirectory) -> Record:
     config, options = directory.config, read_options(directory)
     rows = history_frame(directory.rows())
+    config = config | {"options": asdict(options)}
     return Record(config["label"], options.seed, rows, config=config, environment=directory.environment)
 
 
 MOST_SEEDS = 10_000
 
 
-def _labelled(algorithms: Any) -> dict[str, Algorithm]:
+def _labelled(algorithms: Any) -> dict[str, Written]:
     given = check.plain(algorithms)
     if isinstance(given, str) or not isinstance(given, Mapping | Sequence):
         raise TypeError(
@@ -384,9 +394,17 @@ def _rates(lr: Any) -> list[Any]:
     return rates
 
 
-def _name(label: str, rate: float, rates: Sequence[float]) -> str:
-    short = f"{rate:g}"
-    return label if len(rates) == 1 else f"{label}, lr {short if float(short) == rate else rate}"
+def _rates_of(written: Written, rates: Sequence[Any]) -> Sequence[Any]:
+    """One rate for an algorithm that has its own."""
+    return [written.settings["lr"]] if "lr" in written.settings else rates
+
+
+def _names(label: str, rates: Sequence[float]) -> list[str]:
+    """The names of runs with these rates, which they have if they differ."""
+    short = [f"{rate:g}" for rate in rates]
+    if len(set(rates)) == 1:
+        return [label] * len(rates)
+    return [f"{label}, lr {text if float(text) == rate else rate}" for text, rate in zip(short, rates, strict=True)]
 
 
 def _separated(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,7 +1,7 @@
-"""Settings that were left to the data set: its own where it has some, general ones elsewhere.
+"""Settings that were left open: the data set's own where it has some, general ones elsewhere; the algorithm's weights.
 
-They are decided before a run starts, from the data alone, for Python and for the command line; a run directory stores
-what was decided. Data sets carry their settings in `data/catalogue.py`.
+They are decided before a run starts, from data and algorithm alone, for Python and for the command line; a run
+directory stores what was decided. Data sets carry their settings in `data/catalogue.py`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from undrift.models import available as models
 from undrift.simulation import cohort
 from undrift.simulation.arguments import Objects
 from undrift.simulation.options import AUTO, Options, declared
+from undrift.simulation.prepare import find_algorithm
 
 EVERYONE = 10  # clients up to which, by default, all take part in every round
 
@@ -25,11 +26,16 @@ class Settled(NamedTuple):
 
     objects: Objects
     options: Options
+    label: str
     notice: str  # what was decided, for the user
 
 
 def settle(objects: Objects, options: Options, data: FederatedData) -> Settled:
-    """Decide all that is "auto", and the model where none is given."""
+    """Decide all that is "auto", and the model where none is given; settings written with the algorithm come first."""
+    written = find_algorithm(objects.algorithm)
+    options = replace(options, **written.settings)
+    if options.weighting in (None, AUTO):
+        options = replace(options, weighting=written.algorithm.weighting)
     own = default_settings(data.name) if data.name in data_sets() else {}
     found = {each.name: own.get(each.name, each.general) for each in _open(options)}
     taken = {name: value for name, value in found.items() if name in own}
@@ -48,7 +54,7 @@ def settle(objects: Objects, options: Options, data: FederatedData) -> Settled:
         text += " (cohort=1.0 for all)"
     if taken:
         text = f"{data.name}: {_listed(taken)}, the data set's own settings; {text}"
-    return Settled(replace(objects, data=data, **parts), settled, text)
+    return Settled(replace(objects, algorithm=written.algorithm, data=data, **parts), settled, written.label, text)
 
 
 def _open(given: Objects | Options) -> list[Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from undrift import algorithms
 from undrift.algorithms.text import from_stored, plugin_from_stored
 from undrift.client.evaluate import Samples
 from undrift.core import check
@@ -75,9 +76,18 @@ def _kind_of(value: Plugin | Codec) -> dict[str, str]:
 def read_options(directory: RunDirectory) -> Options:
     """The options of a stored run."""
     try:
-        return Options(**directory.config["options"])
+        options = Options(**directory.config["options"])
     except (TypeError, ValueError) as error:
         raise ValueError(f"{directory.path} has options that this version cannot use: {error}") from None
+    if options.weighting is not None:
+        return options
+    kind = algorithms.available().get(str(_name_of_algorithm(directory)))  # version 0.1 stored None for its paper's
+    return options if kind is None else replace(options, weighting=kind.weighting)
+
+
+def _name_of_algorithm(directory: RunDirectory) -> Any:
+    stored = directory.config.get("algorithm")
+    return stored.get("name") if isinstance(stored, Mapping) else None
 
 
 def same_options(directory: RunDirectory, options: Options) -> Options:

@@ -206,10 +206,12 @@ class Options:
     optimizer: str = option("sgd", "local optimiser", choice(registry("client.optim", "OPTIMIZERS")), section="local")
     server_lr: float = option(1.0, "the server's learning rate", number(0, open_low=True), section="server", key="lr")
     weighting: str | None = option(
-        None,
-        "client weights; None for what the algorithm's paper uses",
-        choice(lambda: ("samples", "uniform")),
+        AUTO,
+        "client weights: by samples, uniform, or None for what the algorithm's paper uses; auto: the paper's in a "
+        "single run, by samples for all algorithms of a comparison",
+        choice(lambda: (AUTO, "samples", "uniform")),
         section="server",
+        none="paper",
     )
     eval_every: int | Auto = by_data(
         1, "rounds between evaluations; the last is always evaluated", whole(1), section="run"

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from undrift import models
-from undrift.algorithms.text import parse, parse_plugin, split
+from undrift.algorithms.text import Written, parse, parse_plugin, split
 from undrift.client import metrics
 from undrift.client.evaluate import Samples
 from undrift.client.learner import Learner
@@ -59,7 +59,7 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None) -> Se
 
     Model and samples are shared with `like`, another run's setup, where they are the same.
     """
-    algorithm = find_algorithm(objects.algorithm)
+    algorithm = find_algorithm(objects.algorithm).algorithm
     plugins, compress = find_plugins(objects.plugins), find_codec(objects.compress)
     objects = replace(objects, plugins=plugins, compress=compress)
     chosen = metrics.find(objects.metrics, reserved=RESERVED_NAMES)
@@ -90,11 +90,12 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None) -> Se
         clip=options.clip,
         augment=problem.augment,
     )
+    weighting = options.weighting or algorithm.weighting  # None in runs of version 0.1
     method = build_method(algorithm, setting)
     _check_memory(method, learner)
     return Setup(
         objects=objects,
-        options=options,
+        options=replace(options, weighting=weighting),
         algorithm=algorithm,
         method=method,
         training=training,
@@ -102,7 +103,7 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None) -> Se
         test=problem.test,
         metrics=chosen,
         precision=find_precision(options.precision, learner.device, learner.dtype),
-        weighting=options.weighting or algorithm.weighting,
+        weighting=weighting,
         description=describe(objects, algorithm, data, None if objects.test is None else problem.test),
     )
 
@@ -230,10 +231,13 @@ def _same_samples(a: Table, b: Table) -> bool:
 # Objects by name
 
 
-def find_algorithm(algorithm: Any) -> Algorithm:
+def find_algorithm(algorithm: Any) -> Written:
+    """An algorithm, with the settings that its text has besides its options."""
     if isinstance(algorithm, str):
         return parse(algorithm)
     if isinstance(algorithm, Algorithm):
+        return Written(algorithm, {})
+    if isinstance(algorithm, Written):
         return algorithm
     given = check.shown(algorithm)
     raise TypeError(f"algorithm must be a name or an instance such as ud.algorithms.FedHBM(), got {given}")

@@ -23,12 +23,12 @@ from undrift.methods.aggregate import Aggregate
 from undrift.methods.algorithm import Algorithm
 from undrift.methods.codec import Codec
 from undrift.methods.plugin import Plugin
-from undrift.simulation.arguments import Arguments, Objects, takes
+from undrift.simulation.arguments import Arguments, takes
 from undrift.simulation.callbacks import CallbackLike, as_callbacks
-from undrift.simulation.defaults import settle
+from undrift.simulation.defaults import Settled, settle
 from undrift.simulation.describe import as_begun, check_same, read_options, restore, same_options
 from undrift.simulation.loop import train
-from undrift.simulation.options import AUTO, Options
+from undrift.simulation.options import AUTO
 from undrift.simulation.prepare import find_data, prepare, with_engine
 from undrift.simulation.run import Run
 from undrift.simulation.setup import Experiment
@@ -40,18 +40,19 @@ from undrift.storage.directory import RunDirectory
 def simulate(given: Arguments) -> Run:
     """Train `model` on the clients of `data` by `algorithm`, and return the run."""
     callbacks = as_callbacks(given.callbacks)
-    objects, options, decided = settle(given.objects, given.options, find_data(given.data, given.seed))
-    with _started(objects, options, given) as run:
-        notice(decided)
+    settled = settle(given.objects, given.options, find_data(given.data, given.seed))
+    with _started(settled, given) as run:
+        notice(settled.notice)
         train([run], callbacks, given.on_divergence)
     return run
 
 
 @contextmanager
-def _started(objects: Objects, options: Options, given: Arguments) -> Iterator[Run]:
+def _started(settled: Settled, given: Arguments) -> Iterator[Run]:
     """A new run, or the one in its directory that is to be continued; during the block, nobody else writes there."""
+    objects, options, label, _ = settled
     if not given.resume or given.out is None or not RunDirectory.is_run(given.out):
-        with start(with_engine(prepare(objects, options)), given.out, overwrite=given.overwrite) as run:
+        with start(with_engine(prepare(objects, options)), given.out, label, overwrite=given.overwrite) as run:
             yield run
         return
     directory = RunDirectory.open(given.out)
