@@ -55,6 +55,7 @@ def test_imported_from_files_as_on_the_hub(name: str, source: Path) -> None:
     assert cache.intact(name)
     data = ud.data.load(name, "natural" if CATALOGUE[name].user else "iid", None if CATALOGUE[name].user else 4)
     assert data.classes == CATALOGUE[name].classes
+    assert data.class_names is None or len(data.class_names) == data.classes
     assert data.test is not None
     assert data.recipe["name"] == name
     content = CATALOGUE[name].content

@@ -65,6 +65,7 @@ class Description:
     config: str | None = None
     train: str = "train"  # names of the hub's splits
     test: str | None = "test"  # None: a part of every user's samples is held out
+    names: tuple[str, ...] | None = None  # of the classes; None: they are numbers
     user: str | None = None  # column with the user of a sample
     raw: str | None = None  # other files that can be imported: "idx" or "cifar"
     partition: str = "dirichlet:0.1"  # default
@@ -127,6 +128,10 @@ CATALOGUE: dict[str, Description] = {
         label="label",
         classes=10,
         hub="zalando-datasets/fashion_mnist",
+        names=(
+            *("T-shirt", "trousers", "pullover", "dress", "coat"),
+            *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
+        ),
         raw="idx",
         defaults=_MNIST_DEFAULTS,
     ),
@@ -137,6 +142,7 @@ CATALOGUE: dict[str, Description] = {
         label="label",
         classes=10,
         hub="uoft-cs/cifar10",
+        names=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
         raw="cifar",
         defaults=_CIFAR_DEFAULTS,
     ),

@@ -60,6 +60,7 @@ def load(
         name=name,
         normalise=(content.mean, content.std) if isinstance(content, Images) and normalise else None,
     )
+    data.class_names = description.names
     if natural and users is not None and "test_user" in arrays:
         _keep_tests_of_clients(data, users, owner, arrays["test_user"])
     if test_share:
