@@ -60,7 +60,8 @@ def _jensen_shannon(rows: Array, share: Array) -> Array:
 def _relative_entropy(p: Array, q: Array | float) -> Array:
     """Σ p log₂ (p / q) of every row."""
     ratio = np.divide(p, q, out=np.ones(np.broadcast(p, q).shape), where=p > 0)
-    return (p * np.log2(ratio)).sum(-1)
+    found: Array = (p * np.log2(ratio)).sum(-1)
+    return found
 
 
 def summary(frame: pd.DataFrame) -> dict[str, Any]:
