@@ -18,7 +18,7 @@ from undrift.data.text import IGNORED
 
 Array = np.ndarray[Any, Any]
 _BLOCK = {"cpu": 128, "cuda": 2048}  # samples evaluated together: those that stay in the cache, or fill a GPU
-_STATISTICS = 2048  # likewise, where batch normalisation uses the statistics of those evaluated together
+STATISTICS = 2048  # likewise, where batch normalisation uses the statistics of those evaluated together
 
 
 class Weights(NamedTuple):
@@ -127,7 +127,7 @@ def _share(part: Array, whole: Array) -> Array:
 def _blocks(learner: Learner, weights: Weights, x: Tensor) -> list[int]:
     """How many samples are evaluated together; a last one that the model refuses alone joins those before it."""
     statistics = weights.buffers is None and learner.normalises
-    block = _STATISTICS if statistics else _BLOCK.get(learner.device.type, _STATISTICS)
+    block = STATISTICS if statistics else _BLOCK.get(learner.device.type, STATISTICS)
     full, rest = divmod(len(x), block)
     sizes = [block] * full + [rest] * bool(rest)
     if full and rest == 1 and _refuses_one(learner, weights, x[-1:]):

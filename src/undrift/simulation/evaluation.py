@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from undrift.client.evaluate import Samples, Weights, class_averages, evaluate, figures, totals
+from undrift.client.evaluate import (
+    STATISTICS,
+    Samples,
+    Weights,
+    class_averages,
+    evaluate,
+    figures,
+    predict,
+    scores_classes,
+    totals,
+)
 from undrift.core import tree
 from undrift.core.tree import Nest, Tree
+from undrift.data.federated import FederatedData
+from undrift.data.text import IGNORED
 from undrift.engines.cuda_graph import CudaGraphs
 from undrift.methods.averaging import mean_buffers
 from undrift.simulation import cohort as participation
 from undrift.simulation.round import Memory
 from undrift.simulation.setup import Experiment
 from undrift.storage.states import Ids
+
+Figures = np.ndarray[Any, np.dtype[np.float64]]
 
 _TOGETHER = 32  # clients whose models are held at a time,
 _BYTES = 1 << 30  # or fewer, if they took more than this
@@ -64,11 +81,74 @@ def server_models(experiment: Experiment, memory: Memory) -> list[dict[str, floa
     return rows
 
 
-def client_accuracies(experiment: Experiment, memory: Memory, ids: Ids, round: int) -> dict[int, float]:
-    """Accuracy of clients' own models at the start of a round, for algorithms that give them one.
+def client_accuracies(experiment: Experiment, memory: Memory, ids: Ids, round: int) -> Figures:
+    """Accuracy of the model that every client would use at the start of a round [clients].
 
-    Each on its own test set or, without one, the server's test samples of its classes.
+    The clients `ids` have taken part and use their own, where the algorithm gives them one, the others the server's.
+    Each is tested on its own test set or, without one, on the server's test samples of its classes; NaN where there are
+    none.
     """
+    found = _server_accuracies(experiment, memory)
+    for client, accuracy in _personal_accuracies(experiment, memory, ids, round).items():
+        found[client] = accuracy
+    return found
+
+
+def _server_accuracies(experiment: Experiment, memory: Memory) -> Figures:
+    """Accuracy of the server's model for every client, from one pass over the samples."""
+    data, weights = experiment.data, model_in_use(experiment, memory)
+    if data.local_tests is not None:
+        x, y, rows, offsets = data.local_tests
+        own = torch.from_numpy(rows)
+        right, scored = (np.concatenate([[0], counts.cumsum()]) for counts in _answers(experiment, weights, x, y, own))
+        return _ratio(*(np.diff(counts[offsets]) for counts in (right, scored)))
+    if experiment.test is None or data.classes is None or data.y.ndim != 1:
+        return np.full(len(data), math.nan)
+    x, y = experiment.test
+    right, scored = _answers(experiment, weights, x, y, torch.arange(len(y)))
+    labels = y.cpu().numpy()
+    known = (labels >= 0) & (labels < data.classes)
+    by_class = [_summed(labels[known], counts[known], data.classes) for counts in (right, scored)]
+    owner, label = class_holders(data, data.classes)
+    return _ratio(*(_summed(owner, counts[label], len(data)) for counts in by_class))
+
+
+def _summed(places: Ids, values: Figures, count: int) -> Figures:
+    """Sums of the values with the same place [count]."""
+    return np.bincount(places, values, count).astype(np.float64)
+
+
+def class_holders(data: FederatedData, classes: int) -> tuple[Ids, Ids]:
+    """Every pair of a client and a class it has samples of, once."""
+    owner = np.repeat(np.arange(len(data)), data.sizes)
+    return np.divmod(np.unique(owner * classes + data.y.numpy()[data.rows]), classes)
+
+
+def _answers(experiment: Experiment, weights: Weights, x: Tensor, y: Tensor, rows: Tensor) -> tuple[Figures, Figures]:
+    """Right answers and answers of every sample among `rows` [n]; a sample may have several answers, or none."""
+    right, scored = np.zeros(len(rows)), np.zeros(len(rows))
+    for start in range(0, len(rows), STATISTICS):
+        part = slice(start, start + STATISTICS)
+        chosen, target = x[rows[part].to(x.device)], y[rows[part].to(y.device)]
+        output = predict(experiment.learner, weights, chosen, experiment.engine.spread)
+        if scores_classes(output, target):
+            right[part] = _per_sample(output.argmax(-1) == target)
+            scored[part] = _per_sample(target != IGNORED)
+    return right, scored
+
+
+def _per_sample(answers: Tensor) -> Figures:
+    counts: Figures = answers.reshape(len(answers), -1).sum(1).cpu().numpy()
+    return counts
+
+
+def _ratio(right: Figures, scored: Figures) -> Figures:
+    found: Figures = np.divide(right, scored, out=np.full(len(right), math.nan), where=scored > 0)
+    return found
+
+
+def _personal_accuracies(experiment: Experiment, memory: Memory, ids: Ids, round: int) -> dict[int, float]:
+    """Accuracy of clients' own models, for algorithms that give them one."""
     phase, test, data = experiment.method.personal, experiment.test, experiment.data
     if phase is None or test is None or data.classes is None:
         return {}

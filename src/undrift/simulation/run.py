@@ -20,13 +20,19 @@ from undrift.core import tree
 from undrift.core.log import notice, warning
 from undrift.core.parts import Part, mark
 from undrift.core.tree import Tree
-from undrift.data.federated import FederatedData
 from undrift.engines.determinism import arithmetic, threads
 from undrift.protocol import State
 from undrift.reporting import notebook
 from undrift.reporting.record import COLUMNS, Record, history_frame
 from undrift.reporting.wording import unit_of_traffic
-from undrift.simulation.evaluation import Evaluator, client_accuracies, model_in_use, server_models
+from undrift.simulation.evaluation import (
+    Evaluator,
+    Figures,
+    class_holders,
+    client_accuracies,
+    model_in_use,
+    server_models,
+)
 from undrift.simulation.fit import check_samples
 from undrift.simulation.options import Options
 from undrift.simulation.round import Memory, RoundResult
@@ -34,7 +40,7 @@ from undrift.simulation.setup import Experiment
 from undrift.storage import model_file
 from undrift.storage.arena import Space
 from undrift.storage.directory import Found, RunDirectory
-from undrift.storage.states import ClientStates, Ids
+from undrift.storage.states import ClientStates
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,7 +93,7 @@ class Run:
         self._checkpoint: Path | None = None
         self._found: Found | None = None  # what the run continues from, until the directory has been put in order
         self.ended = False  # by a callback, or because the accuracy no longer improves
-        self._accuracies: tuple[int, pd.Series[float]] | None = None  # of clients' own models, after which round
+        self._accuracies: tuple[int, Figures] | None = None  # of the models that clients use, after which round
 
     # results
 
@@ -163,17 +169,40 @@ class Run:
 
     @property
     def clients(self) -> pd.DataFrame:
-        """A row per client: samples, classes, rounds taken part in, and the accuracy of its own model, where the
-        algorithm gives it one, on the test samples of its own classes."""
+        """A row per client: samples, classes, rounds taken part in, and the accuracy of the model it would use.
+
+        That is its own, where the algorithm gives it one and it has taken part, and else the server's; tested on the
+        client's own test samples (`FederatedData.hold_out`), or on those of its classes among all test samples.
+        Computed when it is asked for.
+        """
         data = self._experiment.data
         frame = pd.DataFrame({"samples": data.sizes, "rounds": self._taken_part.copy()})
         if data.classes is not None and data.y.ndim == 1:
-            frame.insert(1, "classes", _classes_seen(data, data.classes))
-        frame["accuracy"] = self._personal().reindex(frame.index)
+            frame.insert(1, "classes", np.bincount(class_holders(data, data.classes)[0], minlength=len(data)))
+        frame["accuracy"] = self._client_accuracies()
         if data.client_names is not None:
             frame.index = pd.Index(data.client_names)
         frame.index.name = "client"
         return frame
+
+    @property
+    def client_summary(self) -> dict[str, float]:
+        """How the accuracies in `clients` are spread, every client counted once.
+
+        ``mean``, ``std`` (standard deviation), ``worst_tenth`` (the mean over the tenth of clients with the lowest) and
+        ``clients``, how many have one.
+        """
+        known = np.sort(self._client_accuracies())
+        known = known[np.isfinite(known)]
+        if not len(known):
+            return {"clients": 0, "mean": math.nan, "std": math.nan, "worst_tenth": math.nan}
+        worst = known[: math.ceil(len(known) / 10)]
+        return {
+            "clients": len(known),
+            "mean": float(known.mean()),
+            "std": float(known.std()),
+            "worst_tenth": float(worst.mean()),
+        }
 
     def evaluate(self) -> pd.DataFrame:
         """All the server's models on the test samples, a row each, in the order of `models`.
@@ -304,13 +333,13 @@ class Run:
                 self._directory.append(row)
         return row
 
-    def _personal(self) -> pd.Series[float]:
-        """Accuracy of the clients' own models, for those that have taken part."""
+    def _client_accuracies(self) -> Figures:
+        """Accuracy of the model that every client would use, after the last round."""
         if self._accuracies is None or self._accuracies[0] != self.rounds:
             ids = np.flatnonzero(self._taken_part)
             with arithmetic(self.precision), threads(self._experiment.engine.threads):
                 found = client_accuracies(self._experiment, self.memory, ids, self.rounds + 1)
-            self._accuracies = self.rounds, pd.Series(found, dtype="float64")
+            self._accuracies = self.rounds, found
         return self._accuracies[1]
 
     # checkpoints
@@ -435,9 +464,3 @@ def _are_clients(ids: Any, population: int, columns: int = 0) -> bool:
 def _copied(tree: Tree) -> Tree:
     """What callers may change without changing the run."""
     return {k: v.clone() for k, v in tree.items()}
-
-
-def _classes_seen(data: FederatedData, classes: int) -> Ids:
-    owner = np.repeat(np.arange(len(data)), data.sizes)
-    seen = np.unique(owner * classes + data.y.numpy()[data.rows])
-    return np.bincount(seen // classes, minlength=len(data))
