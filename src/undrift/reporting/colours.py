@@ -11,7 +11,7 @@ from undrift.reporting.record import Record
 # Okabe–Ito: distinct for every common kind of colour vision; lighter on a dark page, where the originals lack contrast.
 _LIGHT = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#4d4d4d")
 _DARK = ("#3f9fe0", "#f07f2e", "#1fbf90", "#e09ac3", "#f2b632", "#9bd5f7", "#c4c6ca")
-_PALEST, _DEEPEST = 0.5, 0.45  # how far shades go towards the page, and away from it
+_PALEST, _DEEPEST = 0.4, 0.45  # how far shades go towards the page, and away from it
 
 
 class Colour(NamedTuple):

@@ -33,10 +33,11 @@ def facts_of(records: Sequence[Record], split: Split | None) -> list[Fact]:
         found += [
             Fact("Local training", _by_method(records, _local_training)),
             Fact("Learning rate", _by_method(records, lambda options: _number(options.get("lr")))),
-            Fact("Weighting", _by_method(records, lambda options: options.get("weighting") or "as in each paper")),
         ]
         if any(_options(record).get("server_lr", 1) != 1 for record in records):
             found.append(Fact("Server rate", _by_method(records, lambda options: _number(options.get("server_lr")))))
+        weighting = _by_method(records, lambda options: options.get("weighting") or "as in each paper")
+        found.append(Fact("Weighting", weighting))
     return [fact for fact in found if fact.value]
 
 
