@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 import hub_files
+import undrift as ud
 from undrift.cli import app
+
+HINT = 'pip install "undrift[plot]"\n'
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +53,33 @@ def test_names_as_others_write_them(here: Path) -> None:
     assert "fashion-mnist, iid: 2 clients" in undrift(
         "data", "show", "-d", "Fashion_MNIST", "--partition", "iid", "--clients", "2"
     )
+
+
+@pytest.fixture
+def plain_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the extra `plot`."""
+    for module in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"] + ["matplotlib"]:
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delitem(sys.modules, "undrift.data.picture_png", raising=False)
+    monkeypatch.delattr("undrift.data.picture_png", raising=False)
+
+
+@pytest.mark.usefixtures("plain_installation")
+def test_a_page_is_drawn_without_the_extra(here: Path) -> None:
+    shown = undrift("data", "show")
+    assert shown.endswith("no digits-classes-2.png: matplotlib is not installed; get it with: " + HINT)
+    assert [path.name for path in here.glob("digits-*")] == ["digits-classes-2.html"]
+    result = CliRunner().invoke(app, ["data", "show", "--out", "x/p.png"])
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+    assert result.stderr.endswith(HINT)
+    assert not (here / "x").exists()
+
+
+@pytest.mark.usefixtures("plain_installation")
+def test_curves_need_the_extra() -> None:
+    run = ud.simulate("fedavg", "softmax", "digits", rounds=1)
+    with pytest.raises(ImportError, match=re.escape(HINT.rstrip())):
+        run.plot()
 
 
 def test_json(here: Path) -> None:

@@ -10,6 +10,7 @@ from undrift.bench.systems import OURS
 from undrift.bench.table import seconds, times
 from undrift.bench.workloads import WORKLOADS
 from undrift.core import check
+from undrift.core.extras import needs
 
 _OURS, _OTHERS, _TEXT = "#1a7fc1", "#8a8f98", "#6e7781"  # readable on light and dark pages
 _BAR, _HEAD = 0.27, 0.55  # inches of height for a system, and for the rest of a panel
@@ -21,8 +22,9 @@ def check_name(file: Path) -> None:
 
 def draw(results: Results, file: Path) -> Path:
     """A panel for every workload, a bar for every system; shorter is faster."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
+    with needs("plot"):
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
 
     check_name(file)
     measured = [row for row in results.rows() if row.seconds is not None]

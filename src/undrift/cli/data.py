@@ -12,6 +12,7 @@ from undrift.cli import complete
 from undrift.cli.console import print_json, print_paths, print_table
 from undrift.cli.help import examples
 from undrift.cli.options import DEFAULT_DATA, AsJson, Clients, Partition
+from undrift.core.extras import MissingExtraError
 
 commands = typer.Typer(rich_markup_mode="rich")
 _FIGURES = {
@@ -88,7 +89,14 @@ def show(
     scheme = partition or default_partition(name)
     stem = re.sub(r"[^A-Za-z0-9.]+", "-", f"{name}-{scheme}")
     targets = [Path(f"{stem}.png"), Path(f"{stem}.html")] if out is None else [out]
-    pictures = [draw(federation, target, f"{name}, {scheme}") for target in targets]
+    pictures, hint = [], ""
+    for target in targets:
+        try:
+            pictures.append(draw(federation, target, f"{name}, {scheme}"))
+        except MissingExtraError as error:
+            if out is not None:
+                raise
+            hint = f"no {target}: {error}"
     figures = summary(heterogeneity(federation))
     if as_json:
         about = {"data": name, "partition": scheme, "seed": seed}
@@ -103,3 +111,5 @@ def show(
     print(f"\nOn average a client's size is {figures['size_inequality']:.0%} off the mean size.")
     for path in pictures:
         print_paths(picture=path)
+    if hint:
+        print(hint)

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from undrift.core import check
+from undrift.core.extras import needs
 from undrift.reporting.colours import colours_of
 from undrift.reporting.facts import names_of
 from undrift.reporting.figures import by_label, divergence_round, values_of
@@ -50,7 +51,8 @@ def draw(records: Sequence[Record], column: str | None = None, axes: Axes | None
     no part of a mean: each has a dotted line of its own. Colours are those of the report; of several tasks, labels name
     theirs.
     """
-    import matplotlib.pyplot as plt  # slow to import
+    with needs("plot"):
+        import matplotlib.pyplot as plt  # slow to import
 
     records = _with_tasks(records)
     colours = colours_of(records)
