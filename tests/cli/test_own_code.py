@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -134,6 +135,16 @@ def test_a_run_of_own_code_is_resumed_with_the_same_options(undrift: Undrift) ->
     resumed = undrift("resume", figures["out"], "--rounds", "4", *code, "--json")
     assert resumed.exit_code == 0, resumed.stderr
     assert losses(json.loads(resumed.stdout)["out"]) == losses(json.loads(whole.stdout)["out"])
+
+
+def test_the_hint_after_an_interruption_names_the_code(undrift: Undrift, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*args: Any) -> None:
+        raise KeyboardInterrupt("interrupted after round 3; resume with: undrift resume x")
+
+    monkeypatch.setattr("undrift.cli.run.train", interrupted)
+    told = undrift("run", *OWN, *QUICK, "--out", "x").stderr
+    assert told.endswith("resume with: undrift resume x -a own.py:Mine -d own.py:load -m own.py:Net\n")
+    assert undrift("run", "-a", "fedavg", *QUICK, "--out", "x").stderr.endswith("undrift resume x\n")
 
 
 @pytest.mark.parametrize("model", ["of_classes", "plain", "instance"])

@@ -126,4 +126,4 @@ def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:  # run from a source tree
-        return sys.modules[package].__version__
+        return str(sys.modules[package].__version__)
