@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -158,6 +159,20 @@ def test_a_column_that_names_the_client() -> None:
     some = ud.FederatedData.from_hub(table, "natural,min=2", user="user")
     assert some.client_names == ("a", "b")
     assert ud.FederatedData.from_hub(table, "iid", 2, user="user").client_names is None
+
+
+class HubTable(dict[str, Any]):
+    """As a data set of the hub: a column of class numbers knows their names."""
+
+    features: ClassVar[dict[str, Any]] = {"label": SimpleNamespace(names=["cat", "dog", "eel"]), "image": None}
+
+
+def test_a_data_set_of_the_hub_knows_its_classes() -> None:
+    table = HubTable(image=np.zeros((4, 2)), label=[0, 1, 1, 0], site=["x", "y", "x", "y"])
+    data = ud.FederatedData.from_hub(table, user="site")
+    assert data.class_names == ("cat", "dog", "eel")
+    assert data.classes == 3
+    assert data.client_names == ("x", "y")
 
 
 def test_names_of_folders_are_kept(tmp_path: Path) -> None:
