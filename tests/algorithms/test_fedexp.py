@@ -61,7 +61,9 @@ def test_evaluation_uses_the_mean_of_the_last_two_iterates() -> None:
     np.testing.assert_allclose(path[:2, 0], [1.725355256, 2.2788061056], rtol=1e-9)  # goes on from x¹, not from a mean
     shown = np.array([path[0], *(path[1:] + path[:-1]) / 2])[:, 0]
     np.testing.assert_allclose(run.history.loss, 0.5 * curvature * (shown - centre) ** 2, rtol=1e-12)
-    np.testing.assert_allclose(run.parameters["point"], path[-1])
+    np.testing.assert_allclose(run.parameters["point"], shown[-1:])  # the user gets the model that was evaluated
+    np.testing.assert_allclose(run.models[0]["point"], path[-1])
+    assert run.evaluate().loss[0] == pytest.approx(run.history.loss.iloc[-1])
 
 
 def test_limit() -> None:

@@ -74,8 +74,8 @@ NEUTRAL = [(law, case) for law in LAWS for case in (law.neutral if isinstance(la
 @pytest.mark.parametrize(("law", "case"), NEUTRAL, ids=lambda part: part.name if isinstance(part, Law) else "")
 def test_neutral(law: Law, case: Neutral) -> None:
     common = {"weighting": law.algorithm.weighting, **case.options}
-    mine = train(law, case.algorithm, **common, **case.mine).parameters
-    theirs = train(law, case.equals, **common, **case.theirs).parameters
+    mine = train(law, case.algorithm, **common, **case.mine).models[0]
+    theirs = train(law, case.equals, **common, **case.theirs).models[0]
     tolerance = 0.0 if case.exact else 1e-12
     assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
 

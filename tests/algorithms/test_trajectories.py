@@ -26,7 +26,7 @@ def trajectory(name: str, engine: str) -> dict[str, Any]:
     options = TRAINING | {"engine": engine, "rounds": 5, "cohort": 3, "lr": 0.05}
     run = ud.simulate(name, normed(), classified(), **options)
     history = {column: run.history[column].tolist() for column in ("train_loss", "bytes_down", "bytes_up")}
-    return {"parameters": {k: [float(v.sum()), float(v.square().sum())] for k, v in run.parameters.items()}} | history
+    return {"parameters": {k: [float(v.sum()), float(v.square().sum())] for k, v in run.models[0].items()}} | history
 
 
 @pytest.mark.parametrize("case", RECORDED)

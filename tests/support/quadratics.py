@@ -70,7 +70,7 @@ class Quadratics:
             self.data(),
             loss=half_square,
             rounds=rounds,
-            callbacks=[lambda row, run: path.append(run.parameters["point"].numpy().copy()), *callbacks],
+            callbacks=[lambda row, run: path.append(run.models[0]["point"].numpy().copy()), *callbacks],
             **settings,
         )
         return np.array(path), run

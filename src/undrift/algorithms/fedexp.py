@@ -55,7 +55,7 @@ class FedExP(Algorithm):
         Δ_i = y_i − x,  Δ = Σ w_i Δ_i
         η_g = max(1, Σ w_i ‖Δ_i‖² / (2 (‖Δ‖² + ε)))
         x ← x + η_g Δ
-        evaluated: (x^t + x^{t−1})/2, x¹ alone after the first round; training continues from x^t
+        evaluated, and `run.parameters`: (x^t + x^{t−1})/2, x¹ alone after the first round; training goes on from x^t
     Options:
         eps: ε, which bounds the server's step when updates cancel; in the unit of a squared update.
     Use:

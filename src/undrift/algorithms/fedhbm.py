@@ -6,6 +6,7 @@ they differ in what x and the anchor are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -18,7 +19,7 @@ from undrift.core.random import Key, Stream
 from undrift.core.tree import Tree
 from undrift.methods.algorithm import Algorithm
 from undrift.methods.correction import At, Correction, Heard
-from undrift.methods.setting import Setting
+from undrift.methods.setting import Plan, Setting
 from undrift.protocol import Message, State
 
 Variant = str | Mapping[str, Tensor] | None
@@ -202,6 +203,17 @@ class FedHBM(Algorithm):
 
     def corrections(self, setting: Setting) -> tuple[Correction, ...]:
         return (HeavyBall(self.beta, self.variant, self.nesterov),)
+
+    def warnings(self, plan: Plan) -> tuple[str, ...]:
+        growth = (1 + self.beta * plan.participation / plan.steps) ** plan.steps - 1
+        if growth <= 1:
+            return ()
+        stable = math.floor(100 * plan.steps * (2 ** (1 / plan.steps) - 1) / plan.participation) / 100
+        return (
+            f"beta={self.beta:g} is unstable with {plan.participation:.0%} of the clients in a round: from one "
+            f"participation to the next, a client's own drift is multiplied by {growth:.2g}; beta={stable:g}, or fewer "
+            "clients in a round, keep that below 1",
+        )
 
 
 @dataclass(frozen=True)

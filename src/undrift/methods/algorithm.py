@@ -11,7 +11,7 @@ from undrift.methods.codec import Coded
 from undrift.methods.correction import Correction
 from undrift.methods.options import HasOptions, default_of, label_of, options_of
 from undrift.methods.plugin import Plugin
-from undrift.methods.setting import Setting
+from undrift.methods.setting import Plan, Setting
 from undrift.protocol import Method
 
 
@@ -38,6 +38,10 @@ class Algorithm(HasOptions):
 
     def buffer_policy(self, setting: Setting) -> str:
         return setting.buffer_policy
+
+    def warnings(self, plan: Plan) -> tuple[str, ...]:
+        """What of its options is known to be unstable in such a run, and what to do about it; said before round 1."""
+        return ()
 
     def method(self, setting: Setting) -> Method:
         if not isinstance(self.pgvc, Plugin | None):

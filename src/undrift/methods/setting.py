@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Plan:
+    """What a run is about to do, as far as it decides whether an algorithm is stable."""
+
+    participation: float  # share of the clients in a round
+    steps: int  # local steps of a client in a round, the median
+
+
+@dataclass(frozen=True)
 class Setting:
     """What an algorithm may know of the experiment that it is prepared for."""
 

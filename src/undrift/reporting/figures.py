@@ -35,6 +35,7 @@ class Outcome:
     traffic: float
     seconds: float
     diverged: int
+    exploded: int  # runs whose training loss exploded, though it stayed finite
     settings: Mapping[str, Any]  # those that may differ between algorithms: "lr", "server_lr", "weighting"
     reached: int  # seeds that reached the target
     last_round: int
@@ -77,6 +78,7 @@ def _summary_row(outcome: Outcome) -> dict[str, str | float]:
         "traffic": outcome.traffic,
         "seconds": outcome.seconds,
         "diverged": outcome.diverged,
+        "exploded": outcome.exploded,
         **outcome.settings,
     }
     for name, final in outcome.finals.items():
@@ -136,6 +138,7 @@ def _outcome(label: str, runs: Sequence[Record], columns: Sequence[HistoryColumn
         traffic=_mean(seeds["traffic"]),
         seconds=_mean(float(history["seconds"].sum()) for history in histories),
         diverged=sum(divergence_round(history) is not None for history in histories),
+        exploded=sum(run.exploded for run in runs),
         settings={name: runs[0].config.get("options", {}).get(name) for name in SETTINGS},
         reached=len(_finite(seeds["rounds_to_target"])),
         last_round=max(int(history["round"].max()) for history in histories),

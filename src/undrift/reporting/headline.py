@@ -16,6 +16,7 @@ def headline(records: Sequence[Record], target: float | None = None) -> str:
     if all(outcome.all_diverged for outcome in outcomes):
         return _all_diverged(outcomes, records)
     finished = [outcome for outcome in outcomes if not outcome.all_diverged]
+    finished = [outcome for outcome in finished if not outcome.exploded] or finished
     evaluated = [outcome for outcome in finished if math.isfinite(outcome.accuracy)]
     by_accuracy = bool(evaluated)
     if not by_accuracy:
@@ -28,7 +29,9 @@ def headline(records: Sequence[Record], target: float | None = None) -> str:
         sentences = [_without_baseline(evaluated, by_accuracy)]
     else:
         sentences = _compared(evaluated, by_accuracy, target)
-    return " ".join(sentences + [_divergence(each) for each in outcomes if each.diverged])
+    sentences += [_divergence(each) for each in outcomes if each.diverged]
+    sentences += [f"The training loss of {each.label} exploded." for each in outcomes if each.exploded]
+    return " ".join(sentences)
 
 
 def scope_of(records: Sequence[Record], outcomes: Sequence[Outcome]) -> str:

@@ -82,7 +82,16 @@ RESERVED_NAMES = (
     "lr",
     "server_lr",
     "weighting",
+    "exploded",
 )
+
+
+EXPLODED = 100  # times the training loss of the first round
+
+
+def exploded(loss: float, start: float) -> bool:
+    """Whether a training loss is so much larger than at the start that something is wrong, though it is finite."""
+    return start > 0 and loss > EXPLODED * start
 
 
 class Record(NamedTuple):
@@ -93,6 +102,12 @@ class Record(NamedTuple):
     history: pd.DataFrame
     config: dict[str, Any]
     environment: dict[str, Any]
+
+    @property
+    def exploded(self) -> bool:
+        """Whether the training loss exploded in some round; such a run is never shown as the best."""
+        losses = self.history["train_loss"].tolist()
+        return any(exploded(loss, losses[0]) for loss in losses)
 
 
 def column(name: str) -> HistoryColumn:

@@ -17,7 +17,7 @@ from undrift.reporting.facts import Fact, data_name, facts_of, names_of, split_o
 from undrift.reporting.figures import Outcome, by_label, outcomes_of, summarise
 from undrift.reporting.headline import headline, scope_of
 from undrift.reporting.record import Record
-from undrift.reporting.table import Column, caption, columns_of, diverged_text
+from undrift.reporting.table import Column, caption, columns_of, failure_text
 from undrift.reporting.task import by_task
 from undrift.reporting.wording import MISSING, NBSP, count_text, number_text, percent_text
 
@@ -202,7 +202,7 @@ def _every_run(records: Sequence[Record], target: float | None) -> _SummaryTable
 
 
 def _names(outcomes: Iterable[Outcome]) -> list[_Name]:
-    return [_Name(outcome.label, diverged_text(outcome) if outcome.diverged else "") for outcome in outcomes]
+    return [_Name(outcome.label, failure_text(outcome)) for outcome in outcomes]
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class Column(NamedTuple):
 def columns(records: Sequence[Record], target: float | None = None) -> list[Column]:
     """The summary table as text, the names of the methods first."""
     outcomes, common_target = outcomes_of(records, target)
-    names = [f"{each.label} ({diverged_text(each)})" if each.diverged else each.label for each in outcomes]
+    names = [f"{each.label} ({text})" if (text := failure_text(each)) else each.label for each in outcomes]
     # That a single method reaches its own final accuracy says nothing.
     return [Column("Method", names, set()), *columns_of(outcomes, target if len(outcomes) == 1 else common_target)]
 
@@ -91,6 +91,8 @@ def caption(outcomes: Sequence[Outcome], target: float | None) -> str:
         notes.append("A diverged run counts with its last finite values.")
         if len(outcomes) > 1:
             notes.append("A method with a diverged run is never bold.")
+    if any(outcome.exploded for outcome in outcomes):
+        notes.append("Loss exploded: a training loss of over 100 times that of the first round; never bold.")
     return " ".join(notes)
 
 
@@ -143,8 +145,9 @@ def _best_rows(
     better: Callable[[Iterable[float]], float],
 ) -> set[int]:
     """The rows that show the best value, if it beats every other one by more than the spread over seeds."""
-    # A diverged run stops early and cheaply: that must not make it the best of any column.
-    rows = [row for row, outcome in enumerate(outcomes) if not outcome.diverged and math.isfinite(values[row])]
+    # A diverged run stops early and cheaply, one whose loss exploded may look fast or accurate by chance: that must not
+    # make it the best of any column.
+    rows = [row for row, outcome in enumerate(outcomes) if not failure_text(outcome) and math.isfinite(values[row])]
     if not rows:
         return set()
     best = better(values[row] for row in rows)
@@ -160,6 +163,9 @@ def _best_rows(
     return winners if others and clear else set()
 
 
-def diverged_text(outcome: Outcome) -> str:
-    """How many of the runs diverged."""
-    return "diverged" if outcome.runs == 1 else f"{outcome.diverged} of {outcome.runs} diverged"
+def failure_text(outcome: Outcome) -> str:
+    """How many of the runs diverged, or had a training loss that exploded; empty where all is well."""
+    for count, word in ((outcome.diverged, "diverged"), (outcome.exploded, "loss exploded")):
+        if count:
+            return word if outcome.runs == 1 else f"{count} of {outcome.runs} {word}"
+    return ""

@@ -9,6 +9,7 @@ import torch
 
 from undrift.core import check, random
 from undrift.engines import Work
+from undrift.methods.setting import Plan
 from undrift.protocol import Cohort
 from undrift.simulation.options import Options
 from undrift.simulation.setup import Experiment, Setup
@@ -60,6 +61,13 @@ def participation(options: Options, population: int) -> str:
         sizes = sorted(len(members) for members in options.cohort)  # type: ignore[union-attr]
         return f"{' to '.join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))} of {population} clients in a round"
     return f"{'all' if count == population else f'{count} of'} {population} clients in a round"
+
+
+def instabilities(setup: Setup) -> tuple[str, ...]:
+    """What the algorithm knows to be unstable in a run with these settings."""
+    steps = int(np.median(setup.schedule.step_counts(setup.data.sizes)))
+    share = largest(setup.options, len(setup.data)) / len(setup.data)
+    return setup.algorithm.warnings(Plan(participation=share, steps=max(1, steps)))
 
 
 def draw(setup: Setup, round: int) -> Ids:

@@ -29,6 +29,7 @@ from undrift.reporting.record import Record, history_frame
 from undrift.reporting.task import by_task
 from undrift.simulation.arguments import Objects
 from undrift.simulation.callbacks import Callback, CallbackLike, as_callbacks
+from undrift.simulation.cohort import instabilities
 from undrift.simulation.defaults import Settled, settle
 from undrift.simulation.describe import read_options, same_options
 from undrift.simulation.loop import train
@@ -214,9 +215,8 @@ def compare(
     shared: dict[int, Setup] = {}
     records: list[Record] = []
     count, first = sum(map(len, each.values())), next(iter(labelled.items()))
-    common = settled(
-        first[0], first[1].algorithm, rates[0], chosen[0]
-    )  # what all have, unless their text says otherwise
+    # What all have, unless their text says otherwise.
+    common = settled(first[0], first[1].algorithm, rates[0], chosen[0])
     notice(common.notice)
     with overall_bar(f"{count} runs", count * common.options.rounds):
         for label, runs_of_label in each.items():
@@ -233,6 +233,10 @@ def compare(
         order = list(dict.fromkeys(plan.place.label for runs in planned.values() for plan in runs))
         if out is not None:
             write_order(out, order)
+        new = [plan for runs in planned.values() for plan in runs if plan.place.stored is None]
+        said = dict.fromkeys(f"{p.place.label}: {text}" for p in new for text in instabilities(p.experiment))
+        for text in said:
+            warning(text)
         for runs in planned.values():
             for group in _groups(runs):
                 records += _finished(group, watching)

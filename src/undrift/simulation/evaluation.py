@@ -72,7 +72,8 @@ def server_models(experiment: Experiment, memory: Memory) -> list[dict[str, floa
         raise ValueError("evaluate needs test samples; give simulate test=(x, y)")
     private, buffers = _mean_of_clients(experiment, memory, "private"), _buffers(experiment, memory)
     rows = []
-    for model in experiment.method.models(memory.server):
+    method = experiment.method
+    for model in (method.presented(memory.server), *method.models(memory.server)[1:]):
         weights = Weights(model | private, buffers)
         given = experiment.learner, weights, experiment.test
         spread = experiment.engine.spread

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from undrift.client.generators import noticed
+from undrift.core.log import warning
 from undrift.engines import allocation
 from undrift.engines.determinism import arithmetic, threads
 from undrift.simulation.callbacks import Callback, EarlyStopping
@@ -118,9 +119,10 @@ def _round(
                 continue
             try:
                 rows.append((run, run.keep(result, seconds)))
-            except DivergenceError:
+            except DivergenceError as error:
                 if on_divergence == "raise":
                     raise
+                warning(f"{run.label}, seed {run.options.seed}: {error}")
                 rows.append((run, None))
     return rows
 

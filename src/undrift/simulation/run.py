@@ -17,14 +17,16 @@ from torch import nn
 
 from undrift.client.evaluate import predict
 from undrift.core import tree
+from undrift.core.check import SMALLEST
 from undrift.core.log import notice, warning
 from undrift.core.parts import Part, mark
 from undrift.core.tree import Tree
 from undrift.engines.determinism import arithmetic, threads
 from undrift.protocol import State
 from undrift.reporting import notebook
-from undrift.reporting.record import COLUMNS, Record, history_frame
+from undrift.reporting.record import COLUMNS, EXPLODED, Record, exploded, history_frame
 from undrift.reporting.wording import unit_of_traffic
+from undrift.simulation.cohort import instabilities
 from undrift.simulation.evaluation import (
     Evaluator,
     Figures,
@@ -49,6 +51,19 @@ _SAVING_SHARE = 0.05  # checkpoints may take this part of the time
 _SAVING_SPEED = 200e6  # bytes a second; what is new since the last checkpoint is expected to take so long
 
 
+def remedy(experiment: Experiment) -> str:
+    """What to try against numbers that explode."""
+    options = experiment.options
+    clip = "clip=1" if options.clip is None else f"clip={_third(options.clip)} instead of {options.clip:g}"
+    rate = f"lr={_third(options.lr)} instead of {options.lr:g}"
+    return "; ".join([f"try {rate}, or {clip}", *instabilities(experiment)])
+
+
+def _third(value: float) -> str:
+    """About a third of it, in one digit: 0.03 of 0.1."""
+    return f"{float(f'{max(value / 3, SMALLEST):.1g}'):g}"
+
+
 class DivergenceError(ArithmeticError):
     """Training produced a number that is not finite.
 
@@ -61,8 +76,7 @@ class DivergenceError(ArithmeticError):
         shown = ", ".join(named) + (f" and {len(clients) - 5} more" if len(clients) > 5 else "")
         saved = f"; last good checkpoint: {checkpoint}" if checkpoint else ""
         super().__init__(
-            f"diverged in round {round}: loss or model of client {shown} is not finite{saved}; "
-            "a smaller learning rate or clip= may help"
+            f"diverged in round {round}: loss or model of client {shown} is not finite{saved}; {remedy(run.experiment)}"
         )
         self.round, self.clients, self.checkpoint, self.run = round, clients, checkpoint, run
 
@@ -88,6 +102,7 @@ class Run:
         self._evaluate = Evaluator(experiment)
         self._obstacle = ""
         self._rows: list[dict[str, Any]] = []
+        self._exploded = False  # and it has been said
         self._taken_part = np.zeros(population, dtype=np.int64)  # rounds, of every client
         self._saved_at, self._save_seconds, self._saved_bytes = time.monotonic(), 0.0, 0
         self._checkpoint: Path | None = None
@@ -99,12 +114,12 @@ class Run:
 
     @property
     def parameters(self) -> Tree:
-        """The server's model, ``{name: tensor}``."""
-        return self.models[0]
+        """The server's model, ``{name: tensor}``, as it is evaluated."""
+        return _copied(self._experiment.method.presented(self._server))
 
     @property
     def models(self) -> list[Tree]:
-        """All the server's models, for algorithms that keep several."""
+        """All the server's models, for algorithms that keep several, as training goes on from them."""
         return [_copied(model) for model in self._experiment.method.models(self._server)]
 
     @property
@@ -304,7 +319,19 @@ class Run:
             with mark(Part.EVALUATION):
                 row |= self._evaluate(self.memory)
         row["seconds"] = time.perf_counter() - started
+        self._watch(row)
         return self._keep_row(row)
+
+    def _watch(self, row: dict[str, Any]) -> None:
+        """Say once that the training loss has exploded, which a table flags as well."""
+        start = self._rows[0]["train_loss"] if self._rows else math.nan
+        if self._exploded or not exploded(row["train_loss"], start):
+            return
+        self._exploded = True
+        warning(
+            f"{self.label}, seed {self.options.seed}: in round {row['round']} the training loss is "
+            f"{row['train_loss']:.3g}, over {EXPLODED} times that of the first round; {remedy(self._experiment)}"
+        )
 
     def _keep(self, result: RoundResult) -> None:
         self._server = result.server
@@ -407,6 +434,7 @@ class Run:
                 if name in memory:
                     states.scatter(part[name]["ids"].numpy(), tree.ordered_like(memory[name]["states"], states.initial))
         self._rows, self.ended = found.rows, found.checkpoint.ended
+        self._exploded = any(exploded(row["train_loss"], self._rows[0]["train_loss"]) for row in self._rows)
         self._checkpoint = found.checkpoint.path
 
     def prepare_directory(self) -> None:

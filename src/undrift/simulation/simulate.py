@@ -25,6 +25,7 @@ from undrift.methods.codec import Codec
 from undrift.methods.plugin import Plugin
 from undrift.simulation.arguments import Arguments, takes
 from undrift.simulation.callbacks import CallbackLike, as_callbacks
+from undrift.simulation.cohort import instabilities
 from undrift.simulation.defaults import Settled, settle
 from undrift.simulation.describe import as_begun, check_same, read_options, restore, same_options
 from undrift.simulation.loop import train
@@ -43,6 +44,9 @@ def simulate(given: Arguments) -> Run:
     settled = settle(given.objects, given.options, find_data(given.data, given.seed))
     with _started(settled, given) as run:
         notice(settled.notice)
+        if not run.rounds:
+            for text in instabilities(run.experiment):
+                warning(f"{run.label}: {text}")
         train([run], callbacks, given.on_divergence)
     return run
 

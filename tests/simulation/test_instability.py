@@ -1,0 +1,110 @@
+"""No algorithm fails in silence: instability is said before round 1, and losses that explode are flagged."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import undrift as ud
+from records import record
+from undrift.algorithms import FedAvg, FedHBM
+from undrift.methods.setting import Plan
+from undrift.reporting.headline import headline
+from undrift.reporting.table import columns
+
+CLIENTS = [(torch.linspace(0, 1, 8).view(4, 2) + i, torch.full((4,), float(i))) for i in range(3)]
+
+
+def squared(output: Tensor, target: Tensor) -> Tensor:
+    return (output[:, 0] - target).square()
+
+
+def simulate(algorithm: str, **given: Any) -> ud.Run:
+    torch.manual_seed(0)
+    settings: dict[str, Any] = {"rounds": 3, "loss": squared, "engine": "sequential", "device": "cpu"}
+    return ud.simulate(algorithm, nn.Linear(2, 1), CLIENTS, **settings | given)
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+@pytest.mark.parametrize(
+    ("beta", "participation", "steps", "unstable"),
+    [
+        (1.0, 1.0, 2, True),  # 1.5² − 1 = 1.25
+        (1.0, 1.0, 1, False),  # 2 − 1
+        (0.8, 1.0, 2, False),  # 1.4² − 1 = 0.96
+        (0.8, 1.0, 50, True),  # e^0.8 − 1 = 1.2
+        (1.0, 0.2, 50, False),
+    ],
+)
+def test_fedhbm_knows_when_it_is_unstable(beta: float, participation: float, steps: int, unstable: bool) -> None:
+    assert bool(FedHBM(beta).warnings(Plan(participation, steps))) == unstable
+    assert not FedAvg().warnings(Plan(participation, steps))
+
+
+def test_the_beta_that_is_advised_is_stable() -> None:
+    for steps in (2, 3, 17):
+        (text,) = FedHBM(1.0).warnings(Plan(1.0, steps))
+        advised = float(text.split("; beta=")[1].split(",")[0])
+        assert not FedHBM(advised).warnings(Plan(1.0, steps))
+        assert FedHBM(advised + 0.02).warnings(Plan(1.0, steps))
+
+
+def test_it_is_said_before_the_first_round(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[int] = []
+    simulate("fedhbm", batch_size=2, lr=1e-3, callbacks=[lambda row, run: seen.append(len(warnings(caplog)))])
+    assert seen[0] == 1
+    assert warnings(caplog) == [
+        "FedHBM: beta=1 is unstable with 100% of the clients in a round: from one participation to the next, a "
+        "client's own drift is multiplied by 1.2; beta=0.82, or fewer clients in a round, keep that below 1"
+    ]
+    caplog.clear()
+    torch.manual_seed(0)
+    given: dict[str, Any] = {"loss": squared, "rounds": 1, "batch_size": 2, "lr": 1e-3}
+    ud.compare(["fedavg", "fedhbm"], nn.Linear(2, 1), CLIENTS, seeds=3, **given)
+    assert len(warnings(caplog)) == 1, "once, for all seeds"
+
+
+def test_a_loss_that_explodes_is_said_once_and_flagged(caplog: pytest.LogCaptureFixture) -> None:
+    run = simulate("fedavg", lr=0.5, rounds=6)
+    losses = run.history.train_loss
+    first = int(run.history["round"][losses > 100 * losses[0]].iloc[0])
+    (text,) = warnings(caplog)
+    assert text.startswith(f"FedAvg, seed 0: in round {first} the training loss is ")
+    assert text.endswith("over 100 times that of the first round; try lr=0.2 instead of 0.5, or clip=1")
+    assert run.record.exploded
+    assert not run.history.diverged.any()
+    assert not simulate("fedavg", lr=0.01).record.exploded
+
+
+def test_divergence_says_what_to_try(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ud.DivergenceError, match=r"; try lr=0\.3 instead of 1, or clip=1$"):
+        simulate("fedavg", lr=1.0, rounds=100)
+    with pytest.raises(ud.DivergenceError, match=r"or clip=3e\+17 instead of 1e\+18; beta=1 is unstable with 100%"):
+        simulate("fedhbm", lr=1.0, rounds=200, clip=1e18, batch_size=2)
+
+
+def test_a_comparison_says_what_diverged(caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(0)
+    ud.compare(["fedavg(lr=1.0)"], nn.Linear(2, 1), CLIENTS, loss=squared, rounds=100)
+    assert any(text.startswith("FedAvg(lr=1.0), seed 0: diverged in round ") for text in warnings(caplog))
+
+
+def test_a_run_whose_loss_exploded_is_never_the_best() -> None:
+    seeds = [record("FedAvg", [0.5, 0.6 + 0.01 * seed], seed=seed) for seed in range(2)]
+    lucky = [record("Lucky", [0.5, 0.9 + 0.01 * seed], seed=seed) for seed in range(2)]
+    accuracy = next(c for c in columns([*seeds, *lucky]) if c.heading == "Final accuracy")
+    assert accuracy.best == {1}
+    for each in lucky:
+        each.history["train_loss"] = [1.0, 1000.0]
+    method, *others = columns([*seeds, *lucky])
+    assert method.cells == ["FedAvg", "Lucky (2 of 2 loss exploded)"]
+    assert not any(1 in each.best for each in others)
+    assert "The training loss of Lucky exploded." in headline([*seeds, *lucky])
+    assert "Lucky ended" not in headline([*seeds, *lucky])
