@@ -26,7 +26,7 @@ class Settled(NamedTuple):
 
     objects: Objects
     options: Options
-    label: str
+    label: str | None  # None: the algorithm's own
     notice: str  # what was decided, for the user
 
 
@@ -54,7 +54,8 @@ def settle(objects: Objects, options: Options, data: FederatedData) -> Settled:
         text += " (cohort=1.0 for all)"
     if taken:
         text = f"{data.name}: {_listed(taken)}, the data set's own settings; {text}"
-    return Settled(replace(objects, algorithm=written.algorithm, data=data, **parts), settled, written.label, text)
+    label = written.label if written.settings else None
+    return Settled(replace(objects, algorithm=written.algorithm, data=data, **parts), settled, label, text)
 
 
 def _open(given: Objects | Options) -> list[Any]:
