@@ -168,6 +168,13 @@ class TestPage:
         assert loss["failed"][0]["text"] == "FedAvg, seed 1: diverged at round 3"
         assert not loss["log"]  # 1e30 has no say
 
+    def test_a_run_whose_loss_exploded_is_no_part_of_a_mean(self) -> None:
+        good, bad = record("FedAvg", FEDAVG, seed=0), record("FedAvg", [0.1] * 4, seed=1)
+        bad.history["train_loss"] = [2.0, 5000.0, 3.0, 3.0]
+        accuracy = chart_data([good, bad])["charts"][0]
+        assert accuracy["means"][0]["y"] == FEDAVG
+        assert accuracy["failed"][0]["text"] == "FedAvg, seed 1: loss exploded"
+
     def test_a_curve_far_above_the_others_does_not_flatten_them(self) -> None:
         usual = [record("FedAvg", FEDAVG), record("FedHBM", FEDHBM)]
         spoilt = record("FedAdam", FEDAVG, loss=[2.0, 1e9, 3.0, 3.0])

@@ -45,13 +45,13 @@ def chart_data(records: Sequence[Record], target: float | None) -> dict[str, Any
 
 def _chart(column: HistoryColumn, groups: Sequence[Sequence[Record]], scales: Mapping[str, float]) -> dict[str, Any]:
     """The curves of one quantity; failed runs are kept apart, as they would distort every mean and flatten the axis."""
-    finished = [[run for run in group if divergence_round(run.history) is None] for group in groups]
+    finished = [[run for run in group if not _failure(run)] for group in groups]
     means = [_mean_curve([_progress(run, column.name) for run in group], scales) for group in finished]
     failed = [
         {"method": method, **_failed_curve(run, column.name, scales)}
         for method, group in enumerate(groups)
         for run in group
-        if divergence_round(run.history) is not None
+        if _failure(run)
     ]
     return {
         "id": column.name,
@@ -61,6 +61,13 @@ def _chart(column: HistoryColumn, groups: Sequence[Sequence[Record]], scales: Ma
         "far": [] if column.percent else _far(means),
         "failed": [curve for curve in failed if curve["y"]],
     }
+
+
+def _failure(record: Record) -> str:
+    """What went wrong with a run; empty where nothing did."""
+    if (end := divergence_round(record.history)) is not None:
+        return f"diverged at round {end}"
+    return "loss exploded" if record.exploded else ""
 
 
 def _far(means: Sequence[Mapping[str, Sequence[float]]]) -> list[int]:
@@ -122,11 +129,10 @@ def _mean_curve(runs: Sequence[pd.DataFrame], scales: Mapping[str, float]) -> di
 
 
 def _failed_curve(record: Record, name: str, scales: Mapping[str, float]) -> dict[str, Any]:
-    """The curve of a run that diverged, up to its last finite value."""
-    end = divergence_round(record.history)
+    """The curve of a run that failed, up to its last finite value."""
     return {
         **_curve(_thin(_progress(record, name)), scales),
-        "text": f"{record.label}, seed {record.seed}: diverged at round {end}",
+        "text": f"{record.label}, seed {record.seed}: {_failure(record)}",
     }
 
 

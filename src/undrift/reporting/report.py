@@ -286,8 +286,9 @@ def _curves_note(records: Sequence[Record], outcomes: Sequence[Outcome], charts:
     notes = []
     if any(outcome.runs > 1 for outcome in outcomes):
         notes.append("Lines are means over seeds, bands reach from the lowest to the highest seed.")
-    if any(outcome.diverged for outcome in outcomes):
-        notes.append("Diverged runs are dotted lines that end in a cross; means, bands and axes leave them out.")
+    if any(outcome.diverged or outcome.exploded for outcome in outcomes):
+        failed = "Runs that diverged, or whose loss exploded, are dotted lines that end in a cross"
+        notes.append(f"{failed}; means, bands and axes leave them out.")
     if any(chart["far"] for chart in charts):
         notes.append("Curves that rise far above the others leave their chart.")
     if thinned(records):
