@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from undrift.core import check
@@ -59,15 +59,18 @@ def _improving(rows: Sequence[dict[str, Any]]) -> list[float]:
 
 
 def as_callbacks(given: Any) -> tuple[Callback, ...]:
-    try:
-        found = tuple(given)
-    except TypeError:
-        found = (None,)
-    if not all(isinstance(each, Callback) or callable(each) for each in found):
-        raise TypeError(
-            f"callbacks must be a list of functions of (row, run) or of ud.Callback objects, got {check.shown(given)}"
-        )
-    for each in found:
-        if not isinstance(each, Callback):
+    wrong = TypeError(
+        f"callbacks must be a list of functions of (row, run) or of ud.Callback objects, got {check.shown(given)}"
+    )
+    if not isinstance(given, Iterable):
+        raise wrong
+    found: list[Callback] = []
+    for each in given:  # one by one, as what is given may be endless
+        if isinstance(each, Callback):
+            found.append(each)
+        elif callable(each):
             check.function("callbacks: each", each, "row", "run")
-    return tuple(each if isinstance(each, Callback) else _Function(each) for each in found)
+            found.append(_Function(each))
+        else:
+            raise wrong
+    return tuple(found)

@@ -151,7 +151,7 @@ def _restored(stored: Description, given: Mapping[str, Any]) -> Objects:
         metrics=_named("metrics", stored, given),
         plugins=_plugins(stored, given),
         aggregate=_named("aggregate", stored, given),
-        compress=_codec(_named("compress", stored, given)),
+        compress=_codec(stored, given),
     )
 
 
@@ -187,10 +187,11 @@ def _algorithm(stored: Mapping[str, Any]) -> Algorithm:
     return from_stored(stored["name"], stored["options"])
 
 
-def _codec(stored: Any) -> Any:
-    if not isinstance(stored, Mapping):
-        return stored
-    return CODECS[stored["name"]](**{k: v for k, v in stored.items() if k != "name"})
+def _codec(stored: Description, given: Mapping[str, Any]) -> Any:
+    found = _named("compress", stored, given)
+    if given.get("compress") is not None or not isinstance(found, Mapping):
+        return found
+    return CODECS[found["name"]](**{k: v for k, v in found.items() if k != "name"})
 
 
 def _plugins(stored: Description, given: Mapping[str, Any]) -> Any:

@@ -269,11 +269,13 @@ def find_model(model: Any, data: FederatedData, seed: int) -> nn.Module:
 def find_plugins(plugins: Any) -> tuple[Plugin, ...]:
     """Plug-ins, each an instance or written as in ``pgvc(layers=1)``."""
     given = split(plugins) if isinstance(plugins, str) else plugins if isinstance(plugins, Sequence) else (plugins,)
-    found = tuple(parse_plugin(each) if isinstance(each, str) else each for each in given)
-    for each in found:
-        if not isinstance(each, Plugin):
-            raise TypeError(f"plugins must be a list of plug-ins such as ud.PGVC(layers=2), got {check.shown(each)}")
-    return found
+    return tuple(parse_plugin(each) if isinstance(each, str) else _plugin(each) for each in given)
+
+
+def _plugin(each: Any) -> Plugin:
+    if not isinstance(each, Plugin):
+        raise TypeError(f"plugins must be a list of plug-ins such as ud.PGVC(layers=2), got {check.shown(each)}")
+    return each
 
 
 def find_codec(compress: Any) -> Codec | None:
