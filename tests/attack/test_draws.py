@@ -324,9 +324,9 @@ class Returns(nn.Module):
 
 
 OUTPUTS: dict[str, tuple[Callable[[Tensor], Any], str]] = {
-    "a tuple": (lambda h: (h, h), "must return a tensor with one row per sample, got tuple"),
-    "a dict": (lambda h: {"logits": h}, "must return a tensor with one row per sample, got dict"),
-    "None": (lambda h: None, "must return a tensor with one row per sample, got NoneType"),
+    "a tuple": (lambda h: (h, h), "must return a tensor with one row per sample, .*got tuple"),
+    "a dict": (lambda h: {"output": h}, "must return a tensor with one row per sample, .*got dict"),
+    "None": (lambda h: None, "must return a tensor with one row per sample, .*got NoneType"),
     "a scalar": (lambda h: h.sum(), "must return a tensor with one row per sample"),
     "too many rows": (lambda h: torch.cat([h, h]), "must return a tensor with one row per sample"),
 }

@@ -24,6 +24,7 @@ from undrift.storage.lock import LOCK
 
 ALGORITHMS = ("fedavg", "scaffold", "fedvarp")  # stateless, with states of clients, with a ledger
 SETTINGS: dict[str, Any] = {"rounds": 6, "cohort": 2, "batch_size": 4, "lr": 0.1, "engine": "batched"}
+SETTINGS |= {"weighting": "samples"}  # as comparisons have it
 OBJECTS: dict[str, Any] = {"model": mlp(), "data": classified(), "test": classified((20,))[0]}
 MADE = ("killed", "early", "finished", "older")  # with rows after its checkpoint; before its first one; of format 2
 

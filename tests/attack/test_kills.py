@@ -268,7 +268,7 @@ def a_process_that_trains(action: Callable[[Any], object]) -> Iterator[int]:
 @pytest.mark.attack(short=2, long=30)
 def test_a_second_writer(rng: Random, tmp_path: Path) -> None:
     home = tmp_path / "out"
-    settings: dict[str, Any] = {"rounds": 4, "cohort": 2, "lr": 0.1}
+    settings: dict[str, Any] = {"rounds": 4, "cohort": 2, "lr": 0.1, "weighting": "samples"}
     run = home / "scaffold/seed-0"
     writers: dict[str, Callable[[Any], object]] = {
         "simulate": lambda callbacks: ud.simulate(

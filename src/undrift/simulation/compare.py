@@ -231,15 +231,13 @@ def compare(
                 shared.setdefault(seed, experiment)
                 planned[label].append(_Planned(place, experiment))
         order = list(dict.fromkeys(plan.place.label for runs in planned.values() for plan in runs))
-        if out is not None:
-            write_order(out, order)
         new = [plan for runs in planned.values() for plan in runs if plan.place.stored is None]
         said = dict.fromkeys(f"{p.place.label}: {text}" for p in new for text in instabilities(p.experiment))
         for text in said:
             warning(text)
         for runs in planned.values():
             for group in _groups(runs):
-                records += _finished(group, watching)
+                records += _finished(group, watching, None if records else order, out)
     return Comparison(sorted(records, key=lambda r: (order.index(r.label), r.seed)), common.options.target)
 
 
@@ -306,8 +304,13 @@ def _compatible(group: list[_Planned]) -> list[list[_Planned]]:
     return [[plan] for plan in group]
 
 
-def _finished(group: Sequence[_Planned], callbacks: Sequence[Callback]) -> list[Record]:
-    """Train runs together; all of them are opened and checked before the first one changes its directory."""
+def _finished(
+    group: Sequence[_Planned], callbacks: Sequence[Callback], order: Sequence[str] | None, out: Path | None
+) -> list[Record]:
+    """Train runs together; all of them are opened and checked before the first one changes its directory.
+
+    `order` is that of all labels, to be kept in `out` by the first group of a comparison.
+    """
     begun = group[0].place.group
     keys = begun or tuple(plan.place.key for plan in group)
     runs: dict[_Key, Run] = {}
@@ -325,6 +328,8 @@ def _finished(group: Sequence[_Planned], callbacks: Sequence[Callback]) -> list[
                 f"{ordered[0].label}: {len(begun)} runs were begun together and {len(group)} are continued; "
                 "their results are the same to rounding"
             )
+        if order is not None and out is not None:
+            write_order(out, order)
         train(ordered, callbacks, "stop")
     return [run.record for run in ordered]
 

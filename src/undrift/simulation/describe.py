@@ -36,7 +36,7 @@ def describe(objects: Objects, algorithm: Algorithm, data: FederatedData, test: 
     """What `resume` makes the objects from again, or recognises them by; plug-ins and codec are instances."""
     model, metrics = objects.model, objects.metrics
     return {
-        "algorithm": {"name": algorithm.name(), "options": {k: _plain(v) for k, v in algorithm.options().items()}},
+        "algorithm": _description(algorithm),
         "model": fingerprint.of_module(model) if isinstance(model, nn.Module) else model,
         "data": data.recipe or {fingerprint.FINGERPRINT: data.fingerprint()},
         "test": None if test is None else fingerprint.of_samples(test),
@@ -47,6 +47,10 @@ def describe(objects: Objects, algorithm: Algorithm, data: FederatedData, test: 
         "aggregate": _by_name(objects.aggregate),
         "compress": _plain(objects.compress),
     }
+
+
+def _description(algorithm: Algorithm) -> Description:
+    return {"name": algorithm.name(), "options": {k: _plain(v) for k, v in algorithm.options().items()}}
 
 
 def _listed(names: Any) -> list[str]:
@@ -153,6 +157,11 @@ def _restored(stored: Description, given: Mapping[str, Any]) -> Objects:
         aggregate=_named("aggregate", stored, given),
         compress=_codec(stored, given),
     )
+
+
+def check_same_algorithm(directory: RunDirectory, algorithm: Algorithm) -> None:
+    """Before options are compared, of which some are the algorithm's own by default."""
+    check_same(directory.config, {"algorithm": _description(algorithm)})
 
 
 def check_same(stored: Description, now: Description) -> None:

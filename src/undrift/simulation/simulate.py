@@ -27,10 +27,17 @@ from undrift.simulation.arguments import Arguments, takes
 from undrift.simulation.callbacks import CallbackLike, as_callbacks
 from undrift.simulation.cohort import instabilities
 from undrift.simulation.defaults import Settled, settle
-from undrift.simulation.describe import as_begun, check_same, read_options, restore, same_options
+from undrift.simulation.describe import (
+    as_begun,
+    check_same,
+    check_same_algorithm,
+    read_options,
+    restore,
+    same_options,
+)
 from undrift.simulation.loop import train
 from undrift.simulation.options import AUTO
-from undrift.simulation.prepare import find_data, prepare, with_engine
+from undrift.simulation.prepare import find_algorithm, find_data, prepare, with_engine
 from undrift.simulation.run import Run
 from undrift.simulation.setup import Experiment
 from undrift.storage import environment as surroundings
@@ -63,6 +70,7 @@ def _started(settled: Settled, given: Arguments) -> Iterator[Run]:
     with directory.writing():
         if given.rounds == AUTO:
             options = replace(options, rounds=read_options(directory).rounds)
+        check_same_algorithm(directory, find_algorithm(objects.algorithm).algorithm)
         options, objects = same_options(directory, options), replace(objects, model=as_begun(directory, objects.model))
         run = reopen(with_engine(prepare(objects, options)), directory)
         run.ended = False
