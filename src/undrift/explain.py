@@ -19,7 +19,7 @@ from undrift.methods.algorithm import Algorithm
 from undrift.overview import Cost, sizes
 from undrift.simulation.arguments import Arguments
 from undrift.simulation.callbacks import Callback
-from undrift.simulation.defaults import settle
+from undrift.simulation.defaults import resolve_defaults
 from undrift.simulation.loop import train
 from undrift.simulation.prepare import prepare, with_engine
 from undrift.simulation.progress import hidden
@@ -188,8 +188,8 @@ def _problem() -> tuple[Setup, _Counter]:
         engine="sequential",
         device="cpu",
     )
-    settled = settle(given.objects, given.options, data)
-    return prepare(settled.objects, settled.options), counter
+    resolved = resolve_defaults(given.objects, given.options, data)
+    return prepare(resolved.objects, resolved.options), counter
 
 
 def _four_layers() -> nn.Module:

@@ -18,7 +18,7 @@ from undrift.cli import app
 from undrift.data import available
 from undrift.data.catalogue import CATALOGUE
 from undrift.simulation.arguments import Arguments, Objects
-from undrift.simulation.defaults import settle
+from undrift.simulation.defaults import resolve_defaults
 from undrift.simulation.options import Options, declared
 from undrift.storage.directory import RunDirectory
 
@@ -29,9 +29,9 @@ def federation(clients: int, name: str = "") -> ud.FederatedData:
     return ud.FederatedData(x.view(-1, 4), torch.arange(2 * clients) % 2, rows, classes=2, name=name)
 
 
-def settled(clients: int, name: str = "", **given: Any) -> Options:
+def resolved(clients: int, name: str = "", **given: Any) -> Options:
     data = federation(clients, name)
-    return settle(Objects("fedavg", nn.Linear(4, 2), data), Options(**given), data).options
+    return resolve_defaults(Objects("fedavg", nn.Linear(4, 2), data), Options(**given), data).options
 
 
 @pytest.mark.parametrize("name", available())
@@ -46,18 +46,18 @@ def test_settings_of_data_sets_can_be_left_to_them(name: str) -> None:
 
 def test_a_data_set_has_settings_of_its_own() -> None:
     """FedHBM's for Shakespeare: ten of 100 roles a round, batches of 100, rate 1."""
-    found = settled(100, "shakespeare")
+    found = resolved(100, "shakespeare")
     assert (found.lr, found.batch_size, found.rounds, found.cohort, found.eval_every) == (1.0, 100, 250, 10, 10)
     assert (CATALOGUE["shakespeare"].partition, CATALOGUE["shakespeare"].users) == ("natural,min=2000", 100)
 
 
 def test_what_is_given_wins() -> None:
-    found = settled(100, "shakespeare", lr=0.2, cohort=None, rounds=3)
+    found = resolved(100, "shakespeare", lr=0.2, cohort=None, rounds=3)
     assert (found.lr, found.batch_size, found.rounds, found.cohort) == (0.2, 100, 3, None)
 
 
 def test_other_data_have_the_general_settings() -> None:
-    found = settled(20)
+    found = resolved(20)
     assert (found.lr, found.batch_size, found.rounds, found.cohort, found.weight_decay) == (0.01, 32, 100, 0.2, 0.0)
 
 
@@ -72,7 +72,7 @@ def test_other_data_have_the_general_settings() -> None:
     ],
 )
 def test_up_to_ten_clients_all_take_part(clients: int, name: str, cohort: Any) -> None:
-    assert settled(clients, name).cohort == cohort
+    assert resolved(clients, name).cohort == cohort
 
 
 @pytest.mark.parametrize(

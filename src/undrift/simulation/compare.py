@@ -30,7 +30,7 @@ from undrift.reporting.task import by_task
 from undrift.simulation.arguments import Objects
 from undrift.simulation.callbacks import Callback, CallbackLike, as_callbacks
 from undrift.simulation.cohort import instabilities
-from undrift.simulation.defaults import Settled, settle
+from undrift.simulation.defaults import Resolved, resolve_defaults
 from undrift.simulation.describe import read_options, same_options
 from undrift.simulation.loop import train
 from undrift.simulation.options import AUTO, SEEDS, Auto, Options, plain
@@ -198,13 +198,13 @@ def compare(
     if others.get("weighting", AUTO) == AUTO:
         others["weighting"] = "samples"
 
-    def settled(label: str, algorithm: Algorithm | Written, rate: Any, seed: int) -> Settled:
+    def resolved(label: str, algorithm: Algorithm | Written, rate: Any, seed: int) -> Resolved:
         given = Objects(algorithm, model, federations[seed], test, **objects)
         with _named(label):
-            return settle(given, Options(**others | {"lr": rate, "seed": seed}), federations[seed])
+            return resolve_defaults(given, Options(**others | {"lr": rate, "seed": seed}), federations[seed])
 
     each = {
-        label: [settled(label, written, rate, seed) for rate in _rates_of(written, rates) for seed in chosen]
+        label: [resolved(label, written, rate, seed) for rate in _rates_of(written, rates) for seed in chosen]
         for label, written in labelled.items()
     }
     names = {label: _names(label, [run.options.lr for run in runs]) for label, runs in each.items()}
@@ -216,7 +216,7 @@ def compare(
     records: list[Record] = []
     count, first = sum(map(len, each.values())), next(iter(labelled.items()))
     # What all have, unless their text says otherwise.
-    common = settled(first[0], first[1].algorithm, rates[0], chosen[0])
+    common = resolved(first[0], first[1].algorithm, rates[0], chosen[0])
     notice(common.notice)
     with overall_bar(f"{count} runs", count * common.options.rounds):
         for label, runs_of_label in each.items():

@@ -21,7 +21,7 @@ from undrift.simulation.prepare import find_algorithm
 EVERYONE = 10  # clients up to which, by default, all take part in every round
 
 
-class Settled(NamedTuple):
+class Resolved(NamedTuple):
     """Arguments in which nothing is left open."""
 
     objects: Objects
@@ -30,7 +30,7 @@ class Settled(NamedTuple):
     notice: str  # what was decided, for the user
 
 
-def settle(objects: Objects, options: Options, data: FederatedData) -> Settled:
+def resolve_defaults(objects: Objects, options: Options, data: FederatedData) -> Resolved:
     """Decide all that is "auto", and the model where none is given; settings written with the algorithm come first."""
     written = find_algorithm(objects.algorithm)
     options = replace(options, **written.settings)
@@ -48,14 +48,14 @@ def settle(objects: Objects, options: Options, data: FederatedData) -> Settled:
     if objects.model is None:
         parts["model"] = _model(data, own)
     taken |= {name: value for name, value in parts.items() if name in own}
-    settled = replace(options, **found)
-    text = cohort.participation(settled, len(data))
+    resolved = replace(options, **found)
+    text = cohort.participation(resolved, len(data))
     if "cohort" in found and found["cohort"] is not None:
         text += " (cohort=1.0 for all)"
     if taken:
         text = f"{data.name}: {_listed(taken)}, the data set's own settings; {text}"
     label = written.label if written.settings else None
-    return Settled(replace(objects, algorithm=written.algorithm, data=data, **parts), settled, label, text)
+    return Resolved(replace(objects, algorithm=written.algorithm, data=data, **parts), resolved, label, text)
 
 
 def _open(given: Objects | Options) -> list[Any]:

@@ -26,7 +26,7 @@ from undrift.methods.plugin import Plugin
 from undrift.simulation.arguments import Arguments, takes
 from undrift.simulation.callbacks import CallbackLike, as_callbacks
 from undrift.simulation.cohort import instabilities
-from undrift.simulation.defaults import Settled, settle
+from undrift.simulation.defaults import Resolved, resolve_defaults
 from undrift.simulation.describe import (
     as_begun,
     check_same,
@@ -48,9 +48,9 @@ from undrift.storage.directory import RunDirectory
 def simulate(given: Arguments) -> Run:
     """Train `model` on the clients of `data` by `algorithm`, and return the run."""
     callbacks = as_callbacks(given.callbacks)
-    settled = settle(given.objects, given.options, find_data(given.data, given.seed))
-    with _started(settled, given) as run:
-        notice(settled.notice)
+    resolved = resolve_defaults(given.objects, given.options, find_data(given.data, given.seed))
+    with _started(resolved, given) as run:
+        notice(resolved.notice)
         if not run.rounds:
             for text in instabilities(run.experiment):
                 warning(f"{run.label}: {text}")
@@ -59,9 +59,9 @@ def simulate(given: Arguments) -> Run:
 
 
 @contextmanager
-def _started(settled: Settled, given: Arguments) -> Iterator[Run]:
+def _started(resolved: Resolved, given: Arguments) -> Iterator[Run]:
     """A new run, or the one in its directory that is to be continued; during the block, nobody else writes there."""
-    objects, options, label, _ = settled
+    objects, options, label, _ = resolved
     if not given.resume or given.out is None or not RunDirectory.is_run(given.out):
         with start(with_engine(prepare(objects, options)), given.out, label, overwrite=given.overwrite) as run:
             yield run
