@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from undrift.core import check
@@ -62,10 +62,12 @@ def as_callbacks(given: Any) -> tuple[Callback, ...]:
     wrong = TypeError(
         f"callbacks must be a list of functions of (row, run) or of ud.Callback objects, got {check.shown(given)}"
     )
-    if not isinstance(given, Iterable):
-        raise wrong
+    try:
+        entries = iter(given)
+    except TypeError:  # also of tensors that are single numbers
+        raise wrong from None
     found: list[Callback] = []
-    for each in given:  # one by one, as what is given may be endless
+    for each in entries:  # one by one, as what is given may be endless
         if isinstance(each, Callback):
             found.append(each)
         elif callable(each):
