@@ -22,6 +22,13 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)  # a test that pretends to have more may leave them, and slow down all others
 
 
+@pytest.fixture(autouse=True)
+def _no_algorithm_left_behind() -> Iterator[None]:
+    yield
+    if algorithms := sys.modules.get("undrift.algorithms"):
+        algorithms._OWN.clear()  # those of users' files, which later tests would find among all others
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_process_left_running() -> Iterator[None]:
     try:
