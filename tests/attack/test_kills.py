@@ -168,12 +168,12 @@ def test_a_killed_run(rng: Random, tmp_path: Path) -> None:
 def files_of_at_most(size: int) -> Iterator[None]:
     """As on a disk that is full: files cannot grow beyond so many bytes."""
     resource = pytest.importorskip("resource", reason="Windows has no such limits")
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, hard))
 
 
 @pytest.mark.attack(short=3, long=60)

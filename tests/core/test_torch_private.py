@@ -270,6 +270,22 @@ def test_operations_show_what_is_written_also_by_views_and_data() -> None:
     assert c.data_ptr() in read
 
 
+def test_flops() -> None:
+    convolution, linear, x = nn.Conv2d(2, 3, 3), nn.Linear(48, 5), torch.zeros(4, 2, 6, 6)
+    by_hand = 2 * 4 * (3 * 4 * 4) * (2 * 3 * 3) + 2 * 4 * 48 * 5
+    with torch.no_grad():
+        assert torch_private.flops(lambda: linear(convolution(x).flatten(1)), {}) == by_hand
+        assert torch_private.flops(lambda: x.exp(), {}) == 0
+        assert (
+            torch_private.flops(lambda: x.exp(), {torch.ops.aten.exp: lambda shape, **_: math.prod(shape)}) == x.numel()
+        )
+
+
+def test_flops_without_dispatch_modes(monkeypatch: Patch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils._python_dispatch", None)
+    assert torch_private.flops(lambda: torch.zeros(2, 2) @ torch.zeros(2, 2), {}) == 0
+
+
 def test_operations_without_dispatch_modes(monkeypatch: Patch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils._python_dispatch", None)
     assert seen(lambda: torch.ones(2).add_(1)) == (set(), set())

@@ -76,7 +76,7 @@ def test_a_choice_for_five_sites(tmp_path: Path) -> None:
     assert list(run.clients.index) == list(facts)
     assert run.clients["accuracy"].between(0.5, 1).all()
     assert run.client_summary["worst_tenth"] <= run.client_summary["mean"]
-    # Two weeks later, in another process: a fresh network of the same architecture continues.
+    # Later, a fresh network of the same architecture continues.
     longer = ud.resume(tmp_path / "run", 20, model=network(), data=data)
     assert longer.rounds == 20
     longer.export(tmp_path / "model.safetensors")
@@ -88,11 +88,12 @@ def test_a_choice_for_five_sites(tmp_path: Path) -> None:
 
 def test_a_wheel_has_all_that_it_needs(tmp_path: Path) -> None:
     """The package as it would be installed, without the repository around it."""
+    pytest.importorskip("hatchling")
     build = "import hatchling.build, sys; print(hatchling.build.build_wheel(sys.argv[1]))"
     wheel = subprocess.run(
         [sys.executable, "-c", build, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    path = str(tmp_path / wheel.stdout.split()[-1])  # Python imports from wheels of pure Python, but reads files only
+    path = str(tmp_path / wheel.stdout.split()[-1])
     unpacked = tmp_path / "unpacked"
     subprocess.run([sys.executable, "-m", "zipfile", "-e", path, str(unpacked)], check=True)
     environment = os.environ | {"PYTHONPATH": str(unpacked), "OMP_NUM_THREADS": "1"}
