@@ -210,3 +210,15 @@ def test_what_is_wrong_is_said_in_one_line(undrift: Undrift, options: tuple[str,
 
 def test_resume_takes_code_only(undrift: Undrift) -> None:
     refused(undrift("resume", "runs/x", "-m", "mlp"), "-m names code that the run was started with, as in net.py:Net")
+
+
+def test_own_data_is_shown_like_a_named_set(undrift: Undrift) -> None:
+    shown = undrift("data", "show", "-d", "own.py:load")
+    assert shown.exit_code == 0, shown.stderr
+    assert shown.stdout.startswith("own.py:load: 2 clients share 16 samples\n")
+    assert "Ulm" in Path("own.html").read_text(encoding="utf-8"), "the picture is named after the file"
+    figures = json.loads(undrift("data", "show", "-d", "own.py:load", "--out", "x.html", "--json").stdout)
+    assert (figures["data"], figures["partition"], figures["pictures"]) == ("own.py:load", None, ["x.html"])
+    message = "partition='iid' is for named data sets; own.py:load says itself who has what"
+    refused(undrift("data", "show", "-d", "own.py:load", "--partition", "iid"), message)
+    refused(undrift("data", "show", "-d", "own.py:lod"), "own.py has no data 'lod'; did you mean 'load'?")

@@ -11,7 +11,9 @@ import typer
 from undrift.cli import complete
 from undrift.cli.console import print_json, print_paths, print_table
 from undrift.cli.help import examples
-from undrift.cli.options import DEFAULT_DATA, AsJson, Clients, Partition
+from undrift.cli.options import DEFAULT_DATA, AsJson, Clients, Data, Partition
+from undrift.cli.own_code import short, use_data
+from undrift.core import check
 from undrift.core.extras import MissingExtraError
 
 commands = typer.Typer(rich_markup_mode="rich")
@@ -68,9 +70,7 @@ def get(
 
 @commands.command(epilog=examples("undrift data show -d digits --partition dirichlet:0.1 --clients 20"))
 def show(
-    name: Annotated[
-        str, typer.Option("--data", "-d", metavar="NAME", help="Data set.", autocompletion=complete.datasets)
-    ] = DEFAULT_DATA,
+    data: Data = None,
     partition: Partition = None,
     clients: Clients = None,
     seed: Annotated[int, typer.Option(metavar="S", help="Seed of the partition.")] = 0,
@@ -84,15 +84,17 @@ def show(
     from undrift.data.heterogeneity import heterogeneity, summary
     from undrift.data.picture import draw
 
-    name = full_name(name)
+    use_data(data)
+    name = full_name(data or DEFAULT_DATA)
     federation = load(name, partition, clients, seed)
-    scheme = partition or default_partition(name)
-    stem = re.sub(r"[^A-Za-z0-9.]+", "-", f"{name}-{scheme}")
+    scheme = None if check.names_code(name) else partition or default_partition(name)  # code says itself who has what
+    title = name if scheme is None else f"{name}, {scheme}"
+    stem = re.sub(r"[^A-Za-z0-9.]+", "-", short(name) if scheme is None else f"{name}-{scheme}")
     targets = [Path(f"{stem}.png"), Path(f"{stem}.html")] if out is None else [out]
     pictures, hint = [], ""
     for target in targets:
         try:
-            pictures.append(draw(federation, target, f"{name}, {scheme}"))
+            pictures.append(draw(federation, target, title))
         except MissingExtraError as error:
             if out is not None:
                 raise
@@ -106,7 +108,7 @@ def show(
         [_FIGURES[figure], *(f"{value:,.{0 if figure == 'samples' else 2}f}" for value in values.values())]
         for figure, values in figures["per_client"].items()
     ]
-    print(f"{name}, {scheme}: {figures['clients']:,} clients share {figures['samples']:,} samples\n")
+    print(f"{title}: {figures['clients']:,} clients share {figures['samples']:,} samples\n")
     print_table(["Per client", "Smallest", "Mean", "Largest"], rows, numbers=range(1, 4))
     print(f"\nOn average a client's size is {figures['size_inequality']:.0%} off the mean size.")
     for path in pictures:
