@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, ClassVar
 
+import pandas as pd
 import pytest
+from pandas.testing import assert_frame_equal
+from torch import nn
 
 import undrift as ud
 from laws import classified, mlp
@@ -46,3 +50,40 @@ def test_comparisons_of_one_task_in_one_folder(tmp_path: Path) -> None:
         ud.compare(["fedavg", "fedhbm"], mlp(), DATA, DATA[0], rounds=1, out=tmp_path / name)
     labels = [record.label for record in ud.Comparison.from_directories([tmp_path]).records]
     assert labels == [f"{label} ({tmp_path / name})" for name in ("one", "two") for label in ("FedAvg", "FedHBM")]
+
+
+class TestAnotherInitialisation:
+    """Of a module the architecture must be the same; weights are those that the comparison was begun with."""
+
+    ALGORITHMS: ClassVar = {"A": "fedavg", "H": "fedhbm"}
+
+    def compare(
+        self, model: nn.Module, home: Path | None, algorithms: Any = ALGORITHMS, **options: Any
+    ) -> pd.DataFrame:
+        options = {"rounds": 3, "seeds": 2, "lr": 0.1} | options
+        curves = ud.compare(algorithms, model, DATA, DATA[0], out=home, **options).curves()
+        return curves.drop(columns="seconds")
+
+    def test_a_repeated_comparison_is_the_same(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        whole = self.compare(mlp(), None)
+        self.compare(mlp(), tmp_path, {"A": "fedavg"}, rounds=2)
+        caplog.set_level("INFO", "undrift")
+        assert_frame_equal(self.compare(shifted(mlp()), tmp_path), whole)  # the new algorithm begins there as well
+        assert "the initial weights are those that the comparison in this directory was begun with" in caplog.text
+        assert_frame_equal(self.compare(shifted(mlp()), tmp_path), whole)
+
+    def test_the_order_of_old_and_new_makes_no_difference(self, tmp_path: Path) -> None:
+        self.compare(mlp(), tmp_path, {"H": "fedhbm"})
+        assert_frame_equal(self.compare(shifted(mlp()), tmp_path), self.compare(mlp(), None))
+
+    def test_another_architecture_is_refused(self, tmp_path: Path) -> None:
+        self.compare(mlp(), tmp_path, {"A": "fedavg"})
+        with pytest.raises(ValueError, match=r"^A: the given model is not the one .*: it has no '\d\.\w+'$"):
+            self.compare(nn.Sequential(mlp()[0]), tmp_path)
+        assert not (tmp_path / "h").exists()
+
+
+def shifted(model: nn.Module) -> nn.Module:
+    for value in model.parameters():
+        value.data += 1
+    return model

@@ -31,7 +31,7 @@ from undrift.simulation.arguments import Objects
 from undrift.simulation.callbacks import Callback, CallbackLike, as_callbacks
 from undrift.simulation.cohort import instabilities
 from undrift.simulation.defaults import Resolved, resolve_defaults
-from undrift.simulation.describe import read_options, same_options
+from undrift.simulation.describe import as_begun, read_options, same_options
 from undrift.simulation.loop import train
 from undrift.simulation.options import AUTO, SEEDS, Auto, Options, plain
 from undrift.simulation.prepare import find_algorithm, find_data, prepare, with_engine
@@ -186,8 +186,9 @@ def compare(
     otherwise; ``"paper"`` gives each what its paper uses. `data` may be a function of the seed; of several learning
     rates each makes a row of its own. Runs of one algorithm train together, as one larger cohort, where that is faster.
     With `out`, every run is kept in ``out/LABEL/seed-S``; runs that are there already are not repeated. A comparison
-    that was interrupted and is repeated gives the same bits as one that was not. A run that diverges is recorded, and
-    the others are trained all the same.
+    that was interrupted and is repeated gives the same bits as one that was not; of a module the architecture is
+    checked, and its initial weights come from `out`. A run that diverges is recorded, and the others are trained all
+    the same.
     """
     labelled, chosen, watching = _labelled(algorithms), _seeds(seeds), as_callbacks(callbacks)
     rates = _rates(lr)
@@ -211,6 +212,7 @@ def compare(
     unique = list(dict.fromkeys(name for of_label in names.values() for name in of_label))
     folders = None if out is None else {name: out / folder for name, folder in _folders(unique).items()}
     places = {label: _places(names[label], [run.options for run in runs], folders) for label, runs in each.items()}
+    begun = _modules_begun_with(model, [place for of_label in places.values() for place in of_label])
     planned: dict[str, list[_Planned]] = {}
     shared: dict[int, Setup] = {}
     records: list[Record] = []
@@ -225,7 +227,7 @@ def compare(
                 seed = place.options.seed
                 like = shared.get(seed) or next(iter(shared.values()), None)
                 with _named(label):
-                    experiment = with_engine(prepare(run.objects, place.options, like))
+                    experiment = with_engine(prepare(_begun(run.objects, begun, place.home), place.options, like))
                 if place.group and place.stored is None:
                     experiment = replace(experiment, engine_reason="as the runs it was to train with")
                 shared.setdefault(seed, experiment)
@@ -266,6 +268,31 @@ def _joined(place: _Place, others: Sequence[_Place]) -> _Place:
             options = replace(place.options, engine=other.options.engine, device=other.options.device)
             return place._replace(group=other.group, options=options)
     return place
+
+
+def _modules_begun_with(model: Any, places: Iterable[_Place]) -> dict[Path | None, nn.Module]:
+    """For runs that are there already, the given module with their initial weights: one object where these are equal.
+
+    The module of a repeated comparison may be initialised otherwise, as `resume` allows.
+    """
+    found: dict[Path | None, nn.Module] = {}
+    known: dict[str, nn.Module] = {}
+    for place in places:
+        if not isinstance(model, nn.Module) or place.stored is None:
+            continue
+        key = str(place.stored.config.get("model"))
+        if key not in known:
+            with _named(place.label):
+                known[key] = as_begun(place.stored, model)
+        found[place.home] = known[key]
+    if any(module is not model for module in known.values()):
+        notice("the initial weights are those that the comparison in this directory was begun with")
+    return found
+
+
+def _begun(objects: Objects, begun: Mapping[Path | None, nn.Module], home: Path | None) -> Objects:
+    """With the module of the run in `home`; a new one begins where the others of its comparison did."""
+    return replace(objects, model=begun.get(home, next(iter(begun.values())))) if begun else objects
 
 
 @contextmanager

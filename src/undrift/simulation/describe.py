@@ -129,6 +129,9 @@ def as_begun(directory: RunDirectory, model: Any) -> Any:
         return model
     begun = copy.deepcopy(model)
     begun.load_state_dict(weights, strict=False)
+    if fingerprint.of_module(begun) != stored:
+        kinds = "its layers are of other kinds, or its frozen parameters have other values"
+        raise ValueError(f"the given model is not the one this run was started with: {kinds}")
     return begun
 
 
