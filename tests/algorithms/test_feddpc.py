@@ -28,7 +28,7 @@ def train(algorithm: ud.Algorithm, **options: Any) -> list[torch.Tensor]:
     return path
 
 
-@pytest.mark.parametrize("lam", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("lam", [-0.5, 0.0, 0.5, 1.0])
 @pytest.mark.parametrize("scaling", [True, False])
 @pytest.mark.parametrize("projection", [True, False])
 def test_by_hand(lam: float, scaling: bool, projection: bool) -> None:
@@ -50,6 +50,15 @@ def test_by_hand(lam: float, scaling: bool, projection: bool) -> None:
         last = np.mean(residuals, axis=0)
         x = x - 0.3 * PLANE.lr * last
         np.testing.assert_allclose(reached, x, rtol=1e-12)
+
+
+@pytest.mark.parametrize("lam", [-0.5, 0.0, 1.0])
+def test_an_update_keeps_its_length_and_gets_lam_times_that_of_what_is_left(lam: float) -> None:
+    """‖Δ_i‖ + λ ‖r_i‖, where ‖r_i‖ is ‖Δ_i‖ times the sine of the angle to the last global update."""
+    (first, second), _ = PLANE.run(FedDPC(lam), 2, cohort=[[0], [1]])
+    last, update = first - PLANE.start, walk(first, lambda y: PLANE.a[1] * (y - PLANE.b[1]), 2, lr=PLANE.lr) - first
+    left = np.sqrt(update @ update - (update @ last) ** 2 / (last @ last))
+    assert np.linalg.norm(second - first) == pytest.approx(np.linalg.norm(update) + lam * left, rel=1e-12)
 
 
 def test_successive_updates_are_orthogonal() -> None:

@@ -30,6 +30,7 @@ def table(scheme: str, labels: Any, clients: int, seed: int = 0) -> np.ndarray[A
 schemes = st.one_of(
     st.just("iid"),
     st.builds("dirichlet:{}".format, st.sampled_from([1e-320, 1e-9, 0.01, 0.1, 1, 1000, 1e12])),
+    st.builds("dirichlet:{},balanced".format, st.sampled_from([1e-320, 0.01, 1, 1e12])),
     st.builds("dirichlet-client:{}".format, st.sampled_from([0, 1e-320, 1e-6, 0.1, 1, 1e4, 1e12])),
     st.builds("classes:{}".format, st.integers(1, 6)),
     st.builds("shards:{}".format, st.integers(1, 4)),
@@ -64,7 +65,10 @@ def test_every_sample_has_exactly_one_client(
     assert all(np.array_equal(a, b) for a, b in zip(parts, again, strict=True))
 
 
-@pytest.mark.parametrize("scheme", ["iid", "dirichlet:0.3", "quantity:0.3", "dirichlet:0.01,min=2", "shards:1"])
+@pytest.mark.parametrize(
+    "scheme",
+    ["iid", "dirichlet:0.3", "quantity:0.3", "dirichlet:0.01,min=2", "dirichlet:0.01,balanced,min=2", "shards:1"],
+)
 def test_these_are_possible_whenever_there_are_samples_enough(scheme: str) -> None:
     rng = np.random.default_rng(1)
     for seed in range(50):
@@ -164,6 +168,28 @@ def test_the_smallest_alpha_gives_a_class_to_one_client() -> None:
     assert (np.sort(counts, axis=0)[:-1].sum(0) <= 8).all()  # others got a single sample only if they had none
 
 
+def test_a_balanced_client_with_its_equal_part_gets_no_further_class() -> None:
+    counts = table("dirichlet:0.2,balanced", LABELS, 20)
+    before = np.cumsum(counts, axis=1) - counts  # what a client has when a class is divided
+    full = before >= len(LABELS) / 20
+    assert full.any()
+    assert (counts[full] == 0).all()
+    plain = table("dirichlet:0.2", LABELS, 20)
+    assert counts.sum(1).std() < 0.6 * plain.sum(1).std()
+    assert ((counts > 0).sum(1) <= 8).any()  # labels are still skewed
+
+
+def test_a_balanced_partition_is_drawn_again_until_the_minimum_holds() -> None:
+    """Nobody gives samples away: a class has no owner besides those its last draw has."""
+    for seed in range(20):
+        plain = table("dirichlet:0.1,balanced", LABELS, 20, seed)
+        enough = table("dirichlet:0.1,balanced,min=30", LABELS, 20, seed)
+        full = np.cumsum(enough, axis=1) - enough >= len(LABELS) / 20
+        assert enough.sum(1).min() >= 30
+        assert (enough[full] == 0).all()
+        assert (plain.sum(1).min() < 30) != np.array_equal(plain, enough)
+
+
 def test_quantity_skews_sizes_not_labels() -> None:
     counts = table("quantity:0.3", LABELS, 10)
     assert counts.sum(1).max() > 3 * counts.sum(1).min()
@@ -250,6 +276,12 @@ def test_local_test_sets_have_their_client_s_classes(sizes: list[int], share: fl
         ("iid,min=501", 10, "min=501 for 10 clients needs 5010 samples, there are 5000"),
         ("classes:1,min=500", 10, "min=500 cannot be satisfied: partition 'classes:1,min=500' gives some client"),
         ("iid,max=5", 10, "only a minimum may follow the comma, as in 'iid,min=10'"),
+        ("iid,balanced", 10, "only a minimum may follow the comma, as in 'iid,min=10'"),
+        (
+            "dirichlet:1,balance",
+            10,
+            "only 'balanced' and a minimum may follow the comma, as in 'dirichlet:1,balanced,min=10'",
+        ),
         ("iid,min=-5", 10, "only a minimum may follow the comma"),
         ("dirichelt:1", 10, "did you mean 'dirichlet'?"),
         ("natural", 10, "these data have no users"),

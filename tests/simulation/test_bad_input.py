@@ -203,7 +203,7 @@ def test_refused(name: str, tmp_path: Path) -> None:
         (lambda: algorithms.FedHBM(variant="share"), "did you mean 'shared'?"),
         (lambda: algorithms.GHB(tau=0), "tau must be at least 1, got 0"),
         (lambda: algorithms.SCAFFOLD(option="III"), "option must be one of"),
-        (lambda: algorithms.FedDPC(lam=-0.1), "lam must be at least 0"),
+        (lambda: algorithms.FedDPC(lam=-1.0), "lam must be greater than -1, got -1.0"),
         (lambda: ud.data.partition("dirchlet:0.1", [0, 1], 2), "did you mean 'dirichlet'?"),
         (lambda: ud.data.partition("dirichlet:0", [0, 1], 2), "must be greater than 0, got 0"),
         (lambda: ud.data.partition("dirichlet", [0, 1], 2), "needs a number, as in 'dirichlet:1'"),

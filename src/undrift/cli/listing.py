@@ -47,7 +47,10 @@ def list_topic(
     else:
         print_table([_HEADINGS[key] for key in rows[0]], [[_cell(value) for value in row.values()] for row in rows])
     if topic is Topic.PARTITIONS and not as_json:
-        print_markup("\n[dim]A number follows a colon, a minimum size a comma: classes:2, dirichlet:0.1,min=10[/]")
+        print_markup(
+            "\n[dim]A number follows a colon, a minimum size a comma: classes:2, dirichlet:0.1,min=10. "
+            "Clients of similar sizes: dirichlet:0.2,balanced,min=10[/]"
+        )
 
 
 def _algorithms() -> list[Row]:

@@ -1,7 +1,8 @@
 """Ways to split samples among clients. Every sample has at most one client; the result depends on the seed only.
 
-A scheme is written ``name``, ``name:number`` or ``name:number,min=10``. It gives every sample an owner; nothing here
-loops over samples. A new scheme is a function of a `Request` in a file of its own and a line in `SCHEMES`.
+A scheme is written ``name``, ``name:number`` or ``name:number,min=10``, one of them also ``dirichlet:0.2,balanced``. It
+gives every sample an owner; nothing here loops over samples. A new scheme is a function of a `Request` in a file of its
+own and a line in `SCHEMES`.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Parsed(NamedTuple):
     name: str
     argument: str
     minimum: int  # samples that every client must have
+    balanced: bool
 
 
 def partition(scheme: str, labels: Any, clients: int | None = None, seed: int = 0, users: Any = None) -> list[Ints]:
@@ -55,7 +57,7 @@ def partition(scheme: str, labels: Any, clients: int | None = None, seed: int = 
 
 def owners(scheme: str, labels: Any, clients: int | None = None, seed: int = 0, *, users: Any = None) -> Ints:
     """The client of every sample [n], or `UNASSIGNED`."""
-    name, argument, minimum = parse(scheme)
+    name, argument, minimum, balanced = parse(scheme)
     check.integer("seed", seed, 0, 2**63 - 1)
     y, numbers = column("labels", labels), np.zeros(0, dtype=np.int64)
     if name == "natural":
@@ -78,6 +80,7 @@ def owners(scheme: str, labels: Any, clients: int | None = None, seed: int = 0, 
         users=numbers,
         clients=clients,
         minimum=minimum,
+        balanced=balanced,
         rng=np.random.default_rng([seed, 6]),
     )
     owner = SCHEMES[name](request)
@@ -90,7 +93,7 @@ def owners(scheme: str, labels: Any, clients: int | None = None, seed: int = 0, 
 
 
 def parse(scheme: str) -> Parsed:
-    """A scheme's name, number and minimum."""
+    """A scheme's name, number, minimum, and whether sizes are balanced."""
     if not isinstance(scheme, str):
         raise TypeError(f"partition must be a word such as 'dirichlet:0.1', got {scheme!r}")
     if not scheme.isprintable() or len(scheme) > _LONGEST:
@@ -99,13 +102,19 @@ def parse(scheme: str) -> Parsed:
     name, _, argument = head.partition(":")
     if name not in SCHEMES:
         raise ValueError(f"unknown partition {scheme!r}{nearest(name, SCHEMES)}")
-    minimum = 1
+    minimum, balanced = 1, False
     for option in options:
         key, _, value = option.partition("=")
-        if key.strip() != "min" or not value.strip().isdecimal():
-            raise ValueError(f"partition {scheme!r}: only a minimum may follow the comma, as in '{head},min=10'")
-        minimum = max(1, int(value))
-    return Parsed(name, argument, minimum)
+        if name == "dirichlet" and option.strip() == "balanced":
+            balanced = True
+        elif key.strip() == "min" and value.strip().isdecimal():
+            minimum = max(1, int(value))
+        else:
+            also, example = ("'balanced' and ", "balanced,") if name == "dirichlet" else ("", "")
+            raise ValueError(
+                f"partition {scheme!r}: only {also}a minimum may follow the comma, as in '{head},{example}min=10'"
+            )
+    return Parsed(name, argument, minimum, balanced)
 
 
 def by_owner(owner: Ints) -> tuple[Ints, Ints]:

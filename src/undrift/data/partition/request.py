@@ -20,6 +20,7 @@ class Request(NamedTuple):
     users: Ints  # [n], from 0, UNASSIGNED for users that cannot be clients; only for the scheme "natural"
     clients: int
     minimum: int  # samples that every client must have
+    balanced: bool  # no client may take much more than its equal part; only for the scheme "dirichlet"
     rng: np.random.Generator
 
     @property
