@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from click.testing import Result
 from typer.testing import CliRunner
 
+import undrift as ud
 from undrift.cli import app
 from undrift.cli.own_code import _executed
 
@@ -145,6 +147,56 @@ def test_the_hint_after_an_interruption_names_the_code(undrift: Undrift, monkeyp
     told = undrift("run", *OWN, *QUICK, "--out", "x").stderr
     assert told.endswith("resume with: undrift resume x -a own.py:Mine -d own.py:load -m own.py:Net\n")
     assert undrift("run", "-a", "fedavg", *QUICK, "--out", "x").stderr.endswith("undrift resume x\n")
+
+
+class TestARunBegunInPython:
+    """`undrift resume` takes code for the objects; weights come from the run directory."""
+
+    @staticmethod
+    def begin(out: str, rounds: int, *tested: str) -> None:
+        own = _executed(Path("own.py").resolve(), "own.py")
+        torch.manual_seed(7)  # other weights than those of the command
+        clients = own.load(0)
+        test = clients[tested[0]] if tested else None
+        ud.simulate("fedavg", own.Net((6,), 3), clients, test, rounds=rounds, cohort=1.0, lr=0.1, out=out)
+
+    def test_is_resumed_with_code(self, undrift: Undrift) -> None:
+        self.begin("x", 2)
+        self.begin("whole", 4)
+        resumed = undrift("resume", "x", "--rounds", "4", "-m", "own.py:Net", "-d", "own.py:load")
+        assert resumed.exit_code == 0, resumed.stderr
+        assert "on own data" in resumed.stdout
+        assert losses("x") == losses("whole")
+
+    def test_named_data_need_no_code(self, undrift: Undrift) -> None:
+        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+        ud.simulate("fedavg", model, "digits", rounds=1, out="x")
+        code = "from torch import nn\ndef net(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))"
+        Path("flat.py").write_text(code, encoding="utf-8")
+        assert undrift("resume", "x", "--rounds", "2", "-m", "flat.py:net").exit_code == 0
+        refused(undrift("resume", "x", "--rounds", "3", "-m", "own.py:Net"), "the given model is not the one this run")
+
+    def test_what_is_missing_is_said(self, undrift: Undrift) -> None:
+        self.begin("x", 1)
+        begun = "this run was begun in Python with objects for "
+        how = "name code that makes them: -m FILE.py:NAME -d FILE.py:NAME"
+        refused(undrift("resume", "x"), f"{begun}model and data; {how}")
+        refused(undrift("resume", "x", "-m", "own.py:Net"), f"{begun}data; {how}")
+        self.begin("y", 1, "Ulm")
+        how = "continue it there: ud.resume('y', model=model, data=data, test=test)"
+        refused(undrift("resume", "y", "-m", "own.py:Net", "-d", "own.py:load"), f"{begun}test; {how}")
+        refused(undrift("resume", "x", "-m", "own.py:instance", "-d", "own.py:load"), "the given model is not the one")
+
+    def test_the_hint_after_an_interruption_names_the_code(
+        self, undrift: Undrift, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def interrupted(*args: Any) -> None:
+            raise KeyboardInterrupt("interrupted after round 3; resume with: ud.resume('x', model=model, data=data)")
+
+        self.begin("x", 1)
+        monkeypatch.setattr("undrift.cli.resume.train", interrupted)
+        told = undrift("resume", "x", "-m", "own.py:Net", "-d", "own.py:load").stderr
+        assert told.endswith("after round 3; resume with: undrift resume x -d own.py:load -m own.py:Net\n")
 
 
 @pytest.mark.parametrize("model", ["of_classes", "plain", "instance"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -86,6 +87,24 @@ def _with_name(text: str) -> str:
 def short(name: str) -> str:
     """A name for a folder: ``data/mine.py:load`` is ``mine``."""
     return Path(name.rpartition(":")[0]).stem if check.names_code(name) else name
+
+
+def options_with_code(algorithm: str | None, data: str | None, model: str | None) -> str:
+    """The options of a command that name code, which `undrift resume` needs as well."""
+    texts = {"-a": (algorithm or "").partition("(")[0], "-d": data or "", "-m": model or ""}
+    return " ".join(f"{option} {shlex.quote(text)}" for option, text in texts.items() if check.names_code(text))
+
+
+@contextmanager
+def resumed_with(code: str, home: Path) -> Iterator[None]:
+    """A run that is interrupted meanwhile says the command that resumes it, which names the same code."""
+    try:
+        yield
+    except KeyboardInterrupt as interruption:
+        what, hint, _ = str(interruption).partition("; resume with: ")
+        if code and hint:
+            interruption.args = (f"{what}{hint}undrift resume {shlex.quote(str(home))} {code}",)
+        raise
 
 
 # Files

@@ -81,12 +81,13 @@ def train(start: Callable[[], Run], as_json: bool, profile: Profile | None = Non
 
 
 def _show_run(run: Run, as_json: bool, profile: Profile | None) -> None:
+    from undrift.reporting.facts import data_name
     from undrift.reporting.report import write
     from undrift.reporting.table import SETTINGS, columns
 
     assert run.out is not None
     record = run.record
-    data = run.config["data"]["name"]
+    data = data_name(run.config)
     report: Path | None = None
     try:
         report = write(run.out / "report.html", [record], target=run.options.target)

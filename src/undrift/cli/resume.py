@@ -9,7 +9,7 @@ import typer
 
 from undrift.cli.help import examples
 from undrift.cli.options import AsJson
-from undrift.cli.own_code import use_algorithms, use_data, use_model
+from undrift.cli.own_code import options_with_code, resumed_with, use_algorithms, use_data, use_model
 from undrift.cli.results import train
 from undrift.core import check
 
@@ -34,7 +34,8 @@ def resume(
 
     DIR is its directory. The results are those of a run that was never stopped.
 
-    Code that a run was started with is named again; nothing in DIR is executed.
+    Code that a run was started with is named again; nothing in DIR is executed. So is code that makes the module or
+    the data of a run that was begun in Python: architecture and samples are checked, weights come from DIR.
     """
     for option, given in (("-a", algorithm), ("-d", data), ("-m", model)):
         if given is not None and not check.names_code(given):
@@ -49,4 +50,33 @@ def resume(
     use_algorithms(algorithm)
     if (name := stored["algorithm"].get("name")) not in available():
         raise ValueError(f"the algorithm {name!r} is not known here; if it is code in a file, add -a FILE.py:NAME")
-    train(lambda: ud.resume(directory, rounds), as_json)
+    objects = _objects(directory, stored, data, model)
+    with resumed_with(options_with_code(algorithm, data, model), directory):
+        train(lambda: ud.resume(directory, rounds, **objects), as_json)
+
+
+def _objects(directory: Path, stored: dict[str, Any], data: str | None, model: str | None) -> dict[str, Any]:
+    """What code makes in place of objects that were given in Python."""
+    from undrift import models
+    from undrift.data import load
+    from undrift.simulation.describe import given_as_objects
+
+    options = {part: text for part, text in (("data", data), ("model", model)) if text is not None}
+    needed = given_as_objects(stored)
+    if missing := [part for part in needed if part not in options]:
+        if set(needed) <= {"data", "model"}:
+            how = "name code that makes them: " + " ".join(f"-{part[0]} FILE.py:NAME" for part in needed)
+        else:
+            how = f"continue it there: ud.resume({str(directory)!r}, {', '.join(f'{part}={part}' for part in needed)})"
+        raise ValueError(f"this run was begun in Python with objects for {' and '.join(missing)}; {how}")
+    if not needed:
+        return {}
+    seed = stored["options"]["seed"]
+    recipe = {key: value for key, value in stored["data"].items() if key != "digest"}
+    federation = load(**({"name": data, "seed": seed} if "data" in needed else recipe))
+    if "data" in needed:
+        federation.recipe = {}  # samples are compared, not the name of a file
+    if "model" not in needed:
+        return {"data": federation}
+    module = models.build(str(model), tuple(federation.x.shape[1:]), federation.classes, seed)
+    return {"data": federation, "model": module}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,9 +11,8 @@ from undrift.cli import complete
 from undrift.cli.console import print_markup
 from undrift.cli.help import CommandWithSettings, examples
 from undrift.cli.options import AsJson, Clients, ConfigFile, Data, Model, Out, Partition, Rounds, Settings
-from undrift.cli.own_code import short, use_algorithms, use_data, use_model
+from undrift.cli.own_code import options_with_code, resumed_with, short, use_algorithms, use_data, use_model
 from undrift.cli.results import output_directory, show_comparison, train
-from undrift.core import check
 
 if TYPE_CHECKING:
     from undrift.profile import Profile
@@ -75,7 +73,7 @@ def run(
             raise ValueError("--overwrite and --resume are for one experiment; give its settings, such as -a fedavg")
         _example(out, as_json)
         return
-    code = _options_with_code(algorithm, data, model)
+    code = options_with_code(algorithm, data, model)
     use_model(model)
     use_data(data)
     algorithm = use_algorithms(algorithm)
@@ -95,18 +93,8 @@ def run(
             where: dict[str, Any] = {"out": home, "overwrite": overwrite, "resume": resume}
             return ud.simulate(chosen, configuration.model, federation, callbacks=callbacks, **where, **arguments)
 
-        try:
+        with resumed_with(code, home):
             train(simulate, as_json, profiler)
-        except KeyboardInterrupt as interruption:
-            if code and interruption.args:  # it ends in the command that resumes the run
-                interruption.args = (f"{interruption} {code}",)
-            raise
-
-
-def _options_with_code(algorithm: str | None, data: str | None, model: str | None) -> str:
-    """The options that `undrift resume` needs as well: those that name code."""
-    texts = {"-a": (algorithm or "").partition("(")[0], "-d": data or "", "-m": model or ""}
-    return " ".join(f"{option} {shlex.quote(text)}" for option, text in texts.items() if check.names_code(text))
 
 
 def _profile(home: Path) -> Profile:
