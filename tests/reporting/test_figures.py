@@ -8,7 +8,10 @@ import pytest
 
 from records import FEDAVG, FEDHBM, NAN, record
 from undrift.reporting.figures import summarise
-from undrift.reporting.record import RESERVED_NAMES
+from undrift.reporting.headline import headline
+from undrift.reporting.record import RESERVED_NAMES, Record
+from undrift.reporting.table import columns, note
+from undrift.reporting.wording import NBSP
 
 
 def test_hand_computed() -> None:
@@ -22,6 +25,7 @@ def test_hand_computed() -> None:
     assert list(summary.columns) == [
         "label",
         "runs",
+        "averaged",
         "accuracy",
         "accuracy_std",
         "best_accuracy",
@@ -41,6 +45,7 @@ def test_hand_computed() -> None:
         {
             "label": "FedAvg",
             "runs": 2,
+            "averaged": 2,
             "accuracy": 0.8,
             "accuracy_std": 0.02**0.5,
             "best_accuracy": 0.9,
@@ -84,9 +89,51 @@ def test_regression_has_no_target() -> None:
     assert math.isnan(summary["accuracy"][0])
 
 
-def test_diverged_seeds_are_counted() -> None:
-    runs = [record("FedAvg", [0.5, 0.1], seed=0, diverged_at=2), record("FedAvg", FEDAVG, seed=1)]
-    assert summarise(runs).loc[0, "diverged"] == 1
+class TestSeedsThatFailed:
+    """They are counted, named, and no part of any mean."""
+
+    @staticmethod
+    def runs() -> list[Record]:
+        diverged = record("A", [0.5, 0.1], seed=0, diverged_at=2)
+        exploded, both = (record("A", [0.5, 0.2], seed=seed, diverged_at=2 if seed == 2 else None) for seed in (1, 2))
+        for each in (exploded, both):
+            each.history["train_loss"] = [1.0, 1000.0]
+        return [
+            diverged,
+            exploded,
+            both,
+            *(record("A", [0.5, value], seed=3 + n) for n, value in enumerate((0.6, 0.8))),
+        ]
+
+    def test_figures(self) -> None:
+        row = summarise(self.runs()).iloc[0]
+        assert (row["runs"], row["averaged"], row["diverged"], row["exploded"]) == (5, 2, 2, 1)
+        assert (row["accuracy"], row["accuracy_std"]) == pytest.approx((0.7, 0.02**0.5))
+
+    def test_the_target_is_that_of_the_others(self) -> None:
+        assert summarise(self.runs()).attrs["target"] == pytest.approx(0.7)
+
+    def test_what_is_said(self) -> None:
+        runs = [*self.runs(), *(record("B", [0.5, 0.6], seed=seed) for seed in range(2))]
+        method, seeds, accuracy, *_ = columns(runs)
+        assert method.cells == ["A (2 of 5 seeds; 2 diverged, 1 exploded)", "B"]
+        assert seeds.cells == ["2 of 5", "2"]
+        assert (accuracy.cells[0].replace(NBSP, " "), accuracy.best) == ("70.0 ± 14.1 %", set())
+        assert "Seeds that diverged or exploded are left out of the means." in note(runs)
+        said = headline(runs).replace(NBSP, " ")
+        assert said.startswith("B ended at 60.0 % accuracy. 2 of 5 runs of A diverged.")
+        assert said.endswith("The training loss of A exploded in 1 of 5 runs.")
+
+    def test_of_a_single_method(self) -> None:
+        said = headline(self.runs()).replace(NBSP, " ")
+        assert said.startswith("A ended at 70.0 % accuracy after 2 rounds, over 2 of 5 seeds.")
+
+    def test_where_all_failed_their_last_values_are_shown(self) -> None:
+        runs = self.runs()[:3]
+        method, seeds, accuracy, *_ = columns(runs)
+        assert (method.cells, seeds.cells) == (["A (2 of 3 diverged, 1 of 3 exploded)"], ["3"])
+        assert accuracy.cells[0].startswith("16.7")
+        assert "A method of which all runs failed is shown with their last finite values." in note(runs)
 
 
 def test_no_records() -> None:

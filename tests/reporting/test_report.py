@@ -110,7 +110,7 @@ class TestPage:
         best = best_cells(html)
         assert ("Final accuracy", "80.0 ± 0.0 %") in best
         assert "Rounds to 80.0 %" not in dict(best)
-        assert '<span class="badge">1 of 2 diverged</span>' in html
+        assert '<span class="badge">1 of 2 seeds; 1 diverged</span>' in html
         assert "1 (1 of 2)" in html
 
     def test_a_single_run_is_compared_with_nothing(self) -> None:

@@ -104,7 +104,7 @@ def test_a_run_whose_loss_exploded_is_never_the_best() -> None:
     for each in lucky:
         each.history["train_loss"] = [1.0, 1000.0]
     method, *others = columns([*seeds, *lucky])
-    assert method.cells == ["FedAvg", "Lucky (2 of 2 loss exploded)"]
+    assert method.cells == ["FedAvg", "Lucky (2 of 2 exploded)"]
     assert not any(1 in each.best for each in others)
     assert "The training loss of Lucky exploded." in headline([*seeds, *lucky])
     assert "Lucky ended" not in headline([*seeds, *lucky])

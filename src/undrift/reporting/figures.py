@@ -25,17 +25,18 @@ class Final:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the runs of one label came to: means over its seeds."""
+    """What the runs of one label came to: means over its seeds that did not fail, or over all where all did."""
 
     label: str
     runs: int
+    averaged: int  # of these, how many the means are over
     finals: Mapping[str, Final]  # of the history's columns that have a heading in the summary table
     best_accuracy: float
     rounds_to_target: float
     traffic: float
     seconds: float
     diverged: int
-    exploded: int  # runs whose training loss exploded, though it stayed finite
+    exploded: int  # others, whose training loss exploded, though it stayed finite
     settings: Mapping[str, Any]  # those that may differ between algorithms: "lr", "server_lr", "weighting"
     reached: int  # seeds that reached the target
     last_round: int
@@ -48,6 +49,10 @@ class Outcome:
     @property
     def loss(self) -> float:
         return self.finals["loss"].mean
+
+    @property
+    def failed(self) -> int:
+        return self.diverged + self.exploded
 
     @property
     def all_diverged(self) -> bool:
@@ -70,6 +75,7 @@ def _summary_row(outcome: Outcome) -> dict[str, str | float]:
     row: dict[str, str | float] = {
         "label": outcome.label,
         "runs": outcome.runs,
+        "averaged": outcome.averaged,
         "accuracy": outcome.accuracy,
         "accuracy_std": outcome.finals["accuracy"].std,
         "best_accuracy": outcome.best_accuracy,
@@ -92,7 +98,7 @@ def outcomes_of(records: Sequence[Record], target: float | None) -> tuple[list[O
     _check(records, target)
     groups = by_label(records)
     if target is None:
-        first = _mean(_last_finite(run.history["accuracy"]) for run in next(iter(groups.values())))
+        first = _mean(_last_finite(run.history["accuracy"]) for run in _averaged(next(iter(groups.values()))))
         target = first if math.isfinite(first) else None
     shown = [column for column in shown_columns(record.history for record in records) if column.heading]
     return [_outcome(label, runs, shown, target) for label, runs in groups.items()], target
@@ -122,8 +128,14 @@ def by_label(records: Sequence[Record]) -> dict[str, list[Record]]:
     return groups
 
 
+def _averaged(runs: Sequence[Record]) -> Sequence[Record]:
+    """The runs that means are taken over: one that failed says nothing of what the others came to."""
+    return [run for run in runs if not run.failed] or runs
+
+
 def _outcome(label: str, runs: Sequence[Record], columns: Sequence[HistoryColumn], target: float | None) -> Outcome:
-    histories = [run.history for run in runs]
+    histories = [run.history for run in _averaged(runs)]
+    diverged = [run for run in runs if run.diverged]
     seeds = {
         "best_accuracy": [max(_finite(history["accuracy"]), default=math.nan) for history in histories],
         "rounds_to_target": [_first_round_at(history, target) for history in histories],
@@ -132,16 +144,17 @@ def _outcome(label: str, runs: Sequence[Record], columns: Sequence[HistoryColumn
     return Outcome(
         label=label,
         runs=len(runs),
+        averaged=len(histories),
         finals={column.name: _final(histories, column.name) for column in columns},
         best_accuracy=_mean(seeds["best_accuracy"]),
         rounds_to_target=_mean(seeds["rounds_to_target"]),
         traffic=_mean(seeds["traffic"]),
         seconds=_mean(float(history["seconds"].sum()) for history in histories),
-        diverged=sum(divergence_round(history) is not None for history in histories),
-        exploded=sum(run.exploded for run in runs),
+        diverged=len(diverged),
+        exploded=sum(run.failed for run in runs) - len(diverged),
         settings={name: runs[0].config.get("options", {}).get(name) for name in SETTINGS},
         reached=len(_finite(seeds["rounds_to_target"])),
-        last_round=max(int(history["round"].max()) for history in histories),
+        last_round=max(int(run.history["round"].max()) for run in runs),
         spreads={name: _std(values) for name, values in seeds.items()},
     )
 

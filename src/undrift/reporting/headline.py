@@ -16,7 +16,7 @@ def headline(records: Sequence[Record], target: float | None = None) -> str:
     if all(outcome.all_diverged for outcome in outcomes):
         return _all_diverged(outcomes, records)
     finished = [outcome for outcome in outcomes if not outcome.all_diverged]
-    finished = [outcome for outcome in finished if not outcome.exploded] or finished
+    finished = [outcome for outcome in finished if not outcome.failed] or finished
     evaluated = [outcome for outcome in finished if math.isfinite(outcome.accuracy)]
     by_accuracy = bool(evaluated)
     if not by_accuracy:
@@ -30,7 +30,7 @@ def headline(records: Sequence[Record], target: float | None = None) -> str:
     else:
         sentences = _compared(evaluated, by_accuracy, target)
     sentences += [_divergence(each) for each in outcomes if each.diverged]
-    sentences += [f"The training loss of {each.label} exploded." for each in outcomes if each.exploded]
+    sentences += [_explosion(each) for each in outcomes if each.exploded]
     return " ".join(sentences)
 
 
@@ -66,6 +66,11 @@ def _divergence(outcome: Outcome) -> str:
     return f"{outcome.diverged} of {count_text(outcome.runs, 'run')} of {outcome.label} diverged."
 
 
+def _explosion(outcome: Outcome) -> str:
+    where = "" if outcome.exploded == outcome.runs else f" in {outcome.exploded} of {count_text(outcome.runs, 'run')}"
+    return f"The training loss of {outcome.label} exploded{where}."
+
+
 def _final(outcome: Outcome, by_accuracy: bool) -> str:
     if by_accuracy:
         return f"{percent_text(outcome.accuracy)} accuracy"
@@ -91,7 +96,9 @@ def _gap(ours: Outcome, theirs: Outcome, by_accuracy: bool) -> str:
 def _single(outcome: Outcome, by_accuracy: bool, target: float | None) -> str:
     text = f"{outcome.label} ended at {_final(outcome, by_accuracy)}"
     text += f" after {count_text(outcome.last_round, 'round')}"
-    if outcome.runs > 1:
+    if outcome.averaged < outcome.runs:
+        text += f", over {outcome.averaged} of {count_text(outcome.runs, 'seed')}"
+    elif outcome.runs > 1:
         text += f", the mean of {count_text(outcome.runs, 'seed')}"
     if target is None or not by_accuracy:
         return f"{text}."

@@ -13,7 +13,7 @@ from undrift.core import check
 from undrift.core.extras import needs
 from undrift.reporting.colours import colours_of
 from undrift.reporting.facts import names_of
-from undrift.reporting.figures import by_label, divergence_round, values_of
+from undrift.reporting.figures import by_label, values_of
 from undrift.reporting.record import HistoryColumn, Record, shown_columns
 from undrift.reporting.table import columns, note
 from undrift.reporting.task import by_task
@@ -47,7 +47,7 @@ def _cell(text: str, best: bool) -> str:
 def draw(records: Sequence[Record], column: str | None = None, axes: Axes | None = None) -> Axes:
     """Curves over rounds of a column of the histories, by default the accuracy, else a loss.
 
-    Of several seeds, the line is their mean and the band reaches from the lowest to the highest. Runs that diverged are
+    Of several seeds, the line is their mean and the band reaches from the lowest to the highest. Runs that failed are
     no part of a mean: each has a dotted line of its own. Colours are those of the report; of several tasks, labels name
     theirs.
     """
@@ -60,7 +60,7 @@ def draw(records: Sequence[Record], column: str | None = None, axes: Axes | None
     axes = plt.subplots(layout="constrained")[1] if axes is None else axes
     scale = 100 if shown.percent else 1
     for label, runs in by_label(records).items():
-        finished = [run for run in runs if divergence_round(run.history) is None]
+        finished = [run for run in runs if not run.failed]
         curve = _curve(finished, shown.name) * scale
         colour, dashes = colours[label].light, "--" if colours[label].dashed else "-"
         axes.plot(curve.index, curve["mean"], dashes, color=colour, label=label)

@@ -75,6 +75,7 @@ RESERVED_NAMES = (
     "label",
     "seed",
     "runs",
+    "averaged",
     "accuracy_std",
     "best_accuracy",
     "rounds_to_target",
@@ -108,6 +109,15 @@ class Record(NamedTuple):
         """Whether the training loss exploded in some round; such a run is never shown as the best."""
         losses = self.history["train_loss"].tolist()
         return any(exploded(loss, losses[0]) for loss in losses)
+
+    @property
+    def diverged(self) -> bool:
+        return bool(self.history["diverged"].astype(bool).any())
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is left out of means over seeds."""
+        return self.diverged or self.exploded
 
 
 def column(name: str) -> HistoryColumn:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from undrift.reporting.figures import Outcome, outcomes_of
-from undrift.reporting.record import HistoryColumn, Record, column
+from undrift.reporting.record import EXPLODED, HistoryColumn, Record, column
 from undrift.reporting.wording import (
     MISSING,
     NBSP,
@@ -45,7 +45,7 @@ def columns_of(outcomes: Sequence[Outcome], target: float | None) -> list[Column
     """The columns after the name, without those that would say nothing."""
     table = []
     if any(outcome.runs > 1 for outcome in outcomes):
-        table.append(Column("Seeds", [str(outcome.runs) for outcome in outcomes], set()))
+        table.append(Column("Seeds", [_seeds_text(outcome) for outcome in outcomes], set()))
     for name in outcomes[0].finals:
         table += _final_columns(column(name), outcomes)
     if target is not None:
@@ -87,12 +87,14 @@ def caption(outcomes: Sequence[Outcome], target: float | None) -> str:
         notes.append("One seed: the spread between seeds is unknown.")
     if target is not None and any(0 < outcome.reached < outcome.runs for outcome in outcomes):
         notes.append("Rounds are averaged over the seeds that reached the target.")
-    if any(outcome.diverged for outcome in outcomes):
-        notes.append("A diverged run counts with its last finite values.")
-        if len(outcomes) > 1:
-            notes.append("A method with a diverged run is never bold.")
+    if any(0 < outcome.failed < outcome.runs for outcome in outcomes):
+        notes.append("Seeds that diverged or exploded are left out of the means.")
+    if any(outcome.failed == outcome.runs for outcome in outcomes):
+        notes.append("A method of which all runs failed is shown with their last finite values.")
     if any(outcome.exploded for outcome in outcomes):
-        notes.append("Loss exploded: a training loss of over 100 times that of the first round; never bold.")
+        notes.append(f"Exploded: a training loss of over {EXPLODED} times that of the first round.")
+    if len(outcomes) > 1 and any(outcome.failed for outcome in outcomes):
+        notes.append("A method with a run that failed is never bold.")
     return " ".join(notes)
 
 
@@ -165,7 +167,15 @@ def _best_rows(
 
 def failure_text(outcome: Outcome) -> str:
     """How many of the runs diverged, or had a training loss that exploded; empty where all is well."""
-    for count, word in ((outcome.diverged, "diverged"), (outcome.exploded, "loss exploded")):
-        if count:
-            return word if outcome.runs == 1 else f"{count} of {outcome.runs} {word}"
-    return ""
+    words = ((outcome.diverged, "diverged"), (outcome.exploded, "exploded"))
+    counts = [(count, word) for count, word in words if count]
+    if outcome.runs == 1:
+        return "".join(word for _, word in counts)
+    if outcome.failed == outcome.runs:
+        return ", ".join(f"{count} of {outcome.runs} {word}" for count, word in counts)
+    return f"{_seeds_text(outcome)} seeds; {', '.join(f'{count} {word}' for count, word in counts)}" if counts else ""
+
+
+def _seeds_text(outcome: Outcome) -> str:
+    """How many seeds the means are over."""
+    return str(outcome.runs) if outcome.averaged == outcome.runs else f"{outcome.averaged} of {outcome.runs}"
