@@ -54,7 +54,11 @@ class Comparison:
         self.records, self.target = list(records), target
 
     def table(self) -> pd.DataFrame:
-        """A row per algorithm, means over seeds; with a column `task` first where runs are of several tasks."""
+        """A row per algorithm; with a column `task` first where runs are of several tasks.
+
+        Figures are means over the seeds that did not fail (`averaged` of `runs`); those that `diverged`, or whose
+        training loss `exploded`, are counted.
+        """
         tasks = by_task(self.records)
         tables = [summarise(task, self.target) for task in tasks]
         if len(tasks) == 1:
