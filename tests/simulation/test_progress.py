@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from undrift.simulation import display
 from undrift.simulation.progress import hidden, overall_bar, progress_bar
@@ -113,3 +115,32 @@ def test_a_bar_in_a_notebook(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> N
         '<progress value="100" max="100"></progress> '
         "&lt;b&gt;: round 100 of 100, training loss 1, accuracy 50.0%, elapsed 0:00:10"
     )
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (120, ["━", " 5/15", "accuracy 45.3%"]),
+        (80, ["━", " 5/15"]),
+        (50, [" 5/15"]),
+        (44, []),
+    ],
+)
+def test_a_narrow_terminal_shows_the_times(width: int, shown: list[str]) -> None:
+    """Other columns go first."""
+    terminal = Console(width=width, file=io.StringIO())
+    bars = display._FittingBars(terminal)
+    now = 100.0
+    bars.get_time = lambda: now
+    bars.add_task("9 runs", total=135, figures="")
+    task = bars.add_task("FedAvg(lr=0.3, momentum=0.9) × 3", total=15, figures="accuracy 45.3%")
+    for _ in range(5):
+        now += 100
+        bars.update(task, advance=1)
+    with terminal.capture() as captured:
+        terminal.print(bars.get_renderable())
+    overall, run = captured.get().splitlines()
+    assert run.startswith("FedAvg(lr")
+    assert "elapsed 0:08:20, left 0:" in run
+    assert "elapsed 0:08:20" in overall
+    assert [part for part in ("━", " 5/15", "accuracy 45.3%") if part in run] == shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,15 +13,17 @@ from importlib import import_module
 from time import monotonic
 from typing import Any, Self
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TaskID, TextColumn
 from rich.progress import Task as Bar
-from rich.table import Column
+from rich.table import Column, Table
 from rich.text import Text
 
 from undrift.core.log import logger, printable, progress
 
 _FIRST, _OFTEN, _SHARE = 5.0, 30.0, 0.05  # seconds until the first line; then between lines, or a share of the time
+_BAR, _NAME = 8, 12  # characters of a bar that can be read, and of a name
+_REMEMBERED = 3600.0  # seconds of which rounds tell how long the others take: some take minutes
 _REDRAWN = 0.25  # seconds between changes of a bar in a notebook
 
 
@@ -127,7 +130,7 @@ class Bars(Display):
     """A bar a task, on a terminal."""
 
     def __enter__(self) -> Self:
-        self._progress = self.enter_context(_bars())
+        self._progress = self.enter_context(_FittingBars(Console(stderr=True)))
         self._bars: dict[int, TaskID] = {}
         return super().__enter__()
 
@@ -152,18 +155,49 @@ class _Times(ProgressColumn):
         return Text(times(elapsed or 0.0, None if task.finished else task.time_remaining), style="progress.remaining")
 
 
-def _bars() -> Progress:
-    return Progress(
-        TextColumn("{task.description}", style="bold", markup=False),
-        BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=8)),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[figures]}"),
-        _Times(table_column=Column(no_wrap=True)),
-        console=Console(stderr=True),
-        expand=True,
-        # What is redirected to a file must not appear on the terminal.
-        redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
-    )
+class _FittingBars(Progress):
+    """Bars with as many columns as a terminal has room for: how long it takes is always shown."""
+
+    def __init__(self, terminal: Console) -> None:
+        self._terminal = terminal
+        self._name = TextColumn("{task.description}", style="bold", markup=False)
+        self._bar = BarColumn(bar_width=None, table_column=Column(ratio=1))
+        self._count = MofNCompleteColumn(table_column=Column(no_wrap=True))
+        self._figures = TextColumn("{task.fields[figures]}")
+        self._times = _Times(table_column=Column(no_wrap=True))
+        super().__init__(
+            *(self._name, self._bar, self._count, self._figures, self._times),
+            console=terminal,
+            expand=True,
+            speed_estimate_period=_REMEMBERED,
+            # What is redirected to a file must not appear on the terminal.
+            redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
+        )
+
+    def make_tasks_table(self, tasks: Iterable[Bar]) -> Table:
+        bars = [task for task in tasks if task.visible]
+        columns: list[ProgressColumn] = [self._name, self._bar, self._count, self._figures, self._times]
+        for spare in (self._figures, self._bar, self._count):
+            if min(self._width([self._name], bars), _NAME) + self._width(columns[1:], bars) >= self._terminal.width:
+                columns.remove(spare)
+        grid = Table.grid(*(column.get_table_column().copy() for column in columns), padding=(0, 1))
+        grid.expand = self._bar in columns
+        room = self._terminal.width - 1 - self._width(columns[1:], bars)
+        grid.columns[0].max_width, grid.columns[0].overflow = max(room, 1), "ellipsis"  # of a long name, the beginning
+        for bar in bars:
+            grid.add_row(*(column(bar) for column in columns))
+        return grid
+
+    def _width(self, columns: Sequence[ProgressColumn], bars: Sequence[Bar]) -> int:
+        """What columns take at least, with a space between each two."""
+        least = {id(self._bar): _BAR, id(self._times): len(times(0, 1))}  # times that are not known yet come soon
+        widths = (max([least.get(id(column), 0), *(_cells(column(bar)) for bar in bars)]) for column in columns)
+        return sum(widths) + len(columns) - 1
+
+
+def _cells(shown: RenderableType) -> int:
+    """The width of a text; a bar has none of its own."""
+    return shown.cell_len if isinstance(shown, Text) else 0
 
 
 def choose() -> Display | None:
