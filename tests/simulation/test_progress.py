@@ -121,7 +121,7 @@ def test_a_bar_in_a_notebook(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> N
     ("width", "shown"),
     [
         (120, ["━", " 5/15", "accuracy 45.3%"]),
-        (80, ["━", " 5/15"]),
+        (72, ["━", " 5/15"]),
         (50, [" 5/15"]),
         (44, []),
     ],
