@@ -61,6 +61,39 @@ def test_other_data_have_the_general_settings() -> None:
     assert (found.lr, found.batch_size, found.rounds, found.cohort, found.weight_decay) == (0.01, 32, 100, 0.2, 0.0)
 
 
+@pytest.mark.parametrize("name", ["fsvrg", "mafsvrg", "gafsvrg"])
+def test_a_rate_that_is_divided_by_samples_is_multiplied_by_their_mean(name: str) -> None:
+    """The step of FSVRG is lr/n_i: a rate of 0.05, MNIST's own, is then 0.1 for clients of two samples."""
+    data = federation(20, "mnist")
+
+    def found(algorithm: Any, **given: Any) -> Any:
+        return resolve_defaults(Objects(algorithm, nn.Linear(4, 2), data), Options(**given), data)
+
+    assert found(name).options.lr == 0.1
+    assert "lr=0.1: 0.05 times the mean number of a client's samples, by which" in found(name).notice
+    assert found(name, lr=0.3).options.lr == 0.3
+    assert found(f"{name}(lr=0.4)").options.lr == 0.4
+    assert found(ud.algorithms.FSVRG(scale_step=False)).options.lr == 0.05
+
+
+def test_one_label_for_seeds_whose_rates_differ() -> None:
+    """A rate that is left open may depend on the clients' samples, and these on the seed."""
+
+    def data(seed: int) -> ud.FederatedData:
+        return federation(2) if seed == 0 else ud.FederatedData(torch.eye(4), torch.arange(4) % 2, [range(4)])
+
+    found = ud.compare(["fsvrg"], nn.Linear(4, 2), data, seeds=2, rounds=1)
+    assert [record.label for record in found.records] == ["FSVRG", "FSVRG"]
+    assert [record.config["options"]["lr"] for record in found.records] == [0.02, 0.04]
+
+
+@pytest.mark.parametrize("name", ["fsvrg", "mafsvrg", "gafsvrg"])
+def test_without_options_it_learns(name: str) -> None:
+    """Softmax regression on the digits, two classes a client; at lr=0.1, divided by 36, it would not."""
+    run = ud.simulate(name, "softmax", "digits", rounds=15, eval_every=15)
+    assert run.history.accuracy.iloc[-1] > 0.55  # FedAvg: 0.71
+
+
 @pytest.mark.parametrize(
     ("clients", "name", "cohort"),
     [

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import undrift as ud
 from records import record
-from undrift.algorithms import FedAvg, FedHBM
+from undrift.algorithms import FSVRG, FedAvg, FedHBM
 from undrift.methods.setting import Plan
 from undrift.reporting.headline import headline
 from undrift.reporting.table import columns
@@ -108,3 +108,13 @@ def test_a_run_whose_loss_exploded_is_never_the_best() -> None:
     assert not any(1 in each.best for each in others)
     assert "The training loss of Lucky exploded." in headline([*seeds, *lucky])
     assert "Lucky ended" not in headline([*seeds, *lucky])
+
+
+@pytest.mark.parametrize(("lr", "steps", "short"), [(0.1, 2, True), (3.6, 2, False), (0.1, 36, False)])
+def test_fsvrg_knows_when_its_steps_are_tiny(lr: float, steps: int, short: bool) -> None:
+    """lr/n_i: 0.1 is 0.003 for a client of 36 samples, which takes two steps, or one for each of them."""
+    plan = Plan(participation=1.0, steps=steps, samples=36, lr=lr)
+    said = FSVRG().warnings(plan)
+    assert bool(said) == short
+    assert not short or "lr=3.6 makes each a step of 0.1" in said[0]
+    assert FSVRG(scale_step=False).warnings(plan) == ()

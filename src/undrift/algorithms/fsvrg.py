@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from undrift.core import check
 from undrift.methods.algorithm import Algorithm
 from undrift.methods.correction import Correction
-from undrift.methods.setting import Setting
+from undrift.methods.setting import Plan, Setting
 from undrift.methods.variance_reduction import FEATURE_SCALINGS, Features, VarianceReduction
+
+_SHORT = 0.01  # of all rates of a round together, below which hardly anything is learned
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,8 @@ class FSVRG(Algorithm):
             clients, "off" leaves them.
     Use:
         Softmax regression on sparse data, all clients in every round. The original has batches of one sample and one
-        epoch, n_i steps at the rate η/n_i; `scale_step=False` makes the rate η.
+        epoch, n_i steps at the rate η/n_i; `scale_step=False` makes the rate η. Where no `lr` is given, η is the data
+        set's rate (or 0.01) times the mean number of a client's samples, so that the mean client steps at that rate.
     Pitfalls:
         Three models down and two up, in two exchanges, a full pass, and two gradients per step. With the same
         `steps` for all, η/n_i lets large clients move less. The optimum is a fixed point only under full participation.
@@ -54,6 +57,20 @@ class FSVRG(Algorithm):
     def __post_init__(self) -> None:
         check.flag("scale_step", self.scale_step)
         check.choice("feature_scaling", self.feature_scaling, FEATURE_SCALINGS)
+
+    @property
+    def divides_rate(self) -> bool:
+        return self.scale_step
+
+    def warnings(self, plan: Plan) -> tuple[str, ...]:
+        path = plan.lr * plan.steps / plan.samples
+        if not self.scale_step or path >= _SHORT:
+            return ()
+        return (
+            f"lr={plan.lr:g} is divided by a client's samples, {plan.samples:g} in the median: its local steps in a "
+            f"round add up to a rate of {path:.2g}; lr={plan.lr * plan.samples:.2g} makes each a step of {plan.lr:g}, "
+            "and so does scale_step=False",
+        )
 
     def corrections(self, setting: Setting) -> tuple[Correction, ...]:
         return (VarianceReduction(Features.of(setting.layout, self.feature_scaling), self.scale_step),)

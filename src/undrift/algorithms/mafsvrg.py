@@ -42,6 +42,10 @@ class _Grouping(Algorithm):
         if self.group_lr is not None:
             check.number("group_lr", self.group_lr, 0, open_low=True)
 
+    @property
+    def divides_rate(self) -> bool:
+        return True
+
     def corrections(self, setting: Setting) -> tuple[Correction, ...]:
         return (VarianceReduction(Features.of(setting.layout, self.feature_scaling), scale_step=True),)
 
@@ -112,9 +116,10 @@ class MAFSVRG(_Grouping):
     Pitfalls:
         Traffic: 4 models down and 3 up until round T, then 2 G + 2 down and 2 G + 1 up (without acceleration 3 and 2,
         then G + 2 and G + 1), in three exchanges, and 2 G full passes. The rate is η/n_i, as in FSVRG: `lr` is of the
-        order of a client's samples. α₀ is a step per parameter: gradients of any size move the model by about α₀ per
-        round. A cohort much larger than G is needed to group well: models are moved into the plane of the cohort's, and
-        with one client or with equal ones they all coincide. A model that no client prefers is not trained and may
+        order of a client's samples, and where none is given it is the data set's rate times their mean. α₀ is a step
+        per parameter: gradients of any size move the model by about α₀ per round. A cohort much larger than G is needed
+        to group well: models are moved into the plane of the cohort's, and with one client or with equal ones they all
+        coincide. A model that no client prefers is not trained and may
         never recover; check ``run.evaluate()``. BatchNorm statistics are those of all models together.
     Elsewhere:
         The paper prints the start of the centres without the centring that its last line adds back (Eq. 39), and in

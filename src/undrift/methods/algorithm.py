@@ -30,6 +30,12 @@ class Algorithm(HasOptions):
     # An option of every algorithm, therefore by keyword only.
     pgvc: Plugin | None = field(default=None, kw_only=True)
 
+    @property
+    def divides_rate(self) -> bool:
+        """Whether `lr` is divided by the number of a client's samples; a rate that is left open is then multiplied by
+        their mean."""
+        return False
+
     def corrections(self, setting: Setting) -> tuple[Correction, ...]:
         return ()
 

@@ -21,6 +21,8 @@ class Plan:
 
     participation: float  # share of the clients in a round
     steps: int  # local steps of a client in a round, the median
+    samples: float = 1.0  # of a client, the median
+    lr: float = 1.0
 
 
 @dataclass(frozen=True)

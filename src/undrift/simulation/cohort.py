@@ -67,7 +67,9 @@ def instabilities(setup: Setup) -> tuple[str, ...]:
     """What the algorithm knows to be unstable in a run with these settings."""
     steps = int(np.median(setup.schedule.step_counts(setup.data.sizes)))
     share = largest(setup.options, len(setup.data)) / len(setup.data)
-    return setup.algorithm.warnings(Plan(participation=share, steps=max(1, steps)))
+    samples = float(np.median(setup.data.sizes))
+    plan = Plan(participation=share, steps=max(1, steps), samples=samples, lr=setup.options.lr)
+    return setup.algorithm.warnings(plan)
 
 
 def draw(setup: Setup, round: int) -> Ids:

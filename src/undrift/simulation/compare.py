@@ -212,7 +212,10 @@ def compare(
         label: [resolved(label, written, rate, seed) for rate in _rates_of(written, rates) for seed in chosen]
         for label, written in labelled.items()
     }
-    names = {label: _names(label, [run.options.lr for run in runs]) for label, runs in each.items()}
+    names = {
+        label: _names(label, [rate for rate in _rates_of(written, rates) for _ in chosen])
+        for label, written in labelled.items()
+    }
     unique = list(dict.fromkeys(name for of_label in names.values() for name in of_label))
     folders = None if out is None else {name: out / folder for name, folder in _folders(unique).items()}
     places = {label: _places(names[label], [run.options for run in runs], folders) for label, runs in each.items()}
@@ -439,11 +442,11 @@ def _rates_of(written: Written, rates: Sequence[Any]) -> Sequence[Any]:
     return [written.settings["lr"]] if "lr" in written.settings else rates
 
 
-def _names(label: str, rates: Sequence[float]) -> list[str]:
-    """The names of runs with these rates, which they have if they differ."""
-    short = [f"{rate:g}" for rate in rates]
+def _names(label: str, rates: Sequence[Any]) -> list[str]:
+    """The names of runs with these rates, as they were given, which they have if they differ."""
     if len(set(rates)) == 1:
         return [label] * len(rates)
+    short = [f"{rate:g}" for rate in rates]
     return [f"{label}, lr {text if float(text) == rate else rate}" for text, rate in zip(short, rates, strict=True)]
 
 

@@ -48,12 +48,21 @@ def resolve_defaults(objects: Objects, options: Options, data: FederatedData) ->
     if objects.model is None:
         parts["model"] = _model(data, own)
     taken |= {name: value for name, value in parts.items() if name in own}
+    divided = ""
+    if "lr" in found and written.algorithm.divides_rate:
+        rate, name = found["lr"], type(written.algorithm).__name__
+        found["lr"] = float(f"{rate * data.sizes.mean():.3g}")
+        taken.pop("lr", None)
+        divided = (
+            f"; lr={found['lr']:g}: {rate:g} times the mean number of a client's samples, by which {name} divides it"
+        )
     resolved = replace(options, **found)
     text = cohort.participation(resolved, len(data))
     if "cohort" in found and found["cohort"] is not None:
         text += " (cohort=1.0 for all)"
     if taken:
         text = f"{data.name}: {_listed(taken)}, the data set's own settings; {text}"
+    text += divided
     label = written.label if written.settings else None
     return Resolved(replace(objects, algorithm=written.algorithm, data=data, **parts), resolved, label, text)
 
