@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pytest
+from rich.filesize import decimal
 from typer.testing import CliRunner
 
 import hub_files
@@ -126,6 +128,21 @@ def test_a_data_set_is_fetched_once_unless_it_is_damaged(fake: FakeHub) -> None:
     ud.data.get("mnist")
     assert len(fake.asked) == 4
     assert cache.intact("mnist")
+
+
+def test_a_file_gets_a_line_now_and_then(
+    fake: FakeHub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    seconds = itertools.count(0, 20)
+    monkeypatch.setattr("undrift.data.progress.monotonic", lambda: next(seconds))
+    monkeypatch.setattr(hub, "_PIECE", 1000)
+    size = sum(map(len, fake.files.values()))
+    ud.data.get("mnist")
+    first, *others = [record.getMessage() for record in caplog.records]
+    assert first == f"downloading mnist: {decimal(size)}"
+    assert f"downloading mnist: 1.0 kB of {decimal(size)}, {1000 / size:.0%}" in others
+    assert 3 < len(others) < size / 1000
+    assert others[-1] == "reading test: 20 of 20, 100%"
 
 
 def test_files_that_the_hub_converted(fake: FakeHub) -> None:

@@ -45,8 +45,21 @@ def notice(text: str) -> None:
 
 
 def progress(text: str) -> None:
-    """A line that tells how far a run is, for those who read a file instead of watching a terminal."""
+    """A line that tells how far a run or a download is, for those who read a file instead of watching a terminal."""
     logger.info(text, extra={_EVERYWHERE: True})
+
+
+class Pace:
+    """When a line on something long is due: a week makes some hundred, and a minute enough to see that it is alive."""
+
+    def __init__(self) -> None:
+        self._due = 5.0  # seconds until the first line
+
+    def due(self, elapsed: float) -> bool:
+        if elapsed < self._due:
+            return False
+        self._due = elapsed + max(min(elapsed, 30.0), 0.05 * elapsed)
+        return True
 
 
 def warning(text: str) -> None:

@@ -5,7 +5,6 @@ A new kind of content needs a reader here, registered in `_READERS`.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,10 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from undrift.data import cache, hub, images, raw, text
+from undrift.data import cache, hub, images, progress, raw, text
 from undrift.data.cache import Draft
 from undrift.data.catalogue import Characters, Description, Images, Pairs, Words
 from undrift.data.foreign import printable
@@ -220,20 +217,17 @@ def _splits(description: Description) -> list[tuple[str, str]]:
 
 
 def _blocks(tables: Tables, split: str, columns: Sequence[str]) -> Iterator[Block]:
-    """Blocks of rows, as many as the source says it has, with a progress bar on a terminal."""
+    """Blocks of rows, as many as the source says it has, and how far that is."""
     count, done = tables.count(split), 0
     if not count:
         raise ValueError(f"the split {split!r} of {tables.name} is empty")
-    shown = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    quiet = not sys.stderr.isatty()
-    with Progress(*shown, console=Console(stderr=True), transient=True, disable=quiet) as progress:
-        bar = progress.add_task(f"reading {split}", total=count)
+    with progress.reading(split, count) as advance:
         for block in tables.blocks(split, columns):
             done += len(block.rows)
             if done > count:
                 break
             yield block
-            progress.advance(bar, len(block.rows))
+            advance(len(block.rows))
     if done != count:
         raise ValueError(f"the split {split!r} of {tables.name} is damaged: it has another number of rows than it says")
 

@@ -14,7 +14,6 @@ import json
 import os
 import re
 import shutil
-import sys
 import time
 import urllib.error
 import urllib.parse
@@ -25,12 +24,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from filelock import FileLock
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from undrift.core.files import sha256
 from undrift.core.version import __version__
-from undrift.data import cache
+from undrift.data import cache, progress
 from undrift.data.catalogue import Description
 from undrift.data.foreign import first_line, printable
 
@@ -82,7 +79,7 @@ def downloaded(name: str, description: Description) -> Iterator[Path]:
         _require_space(directory, size)
         for stale in set(directory.glob("*.parquet")) - set(files):  # of another state of the repository
             stale.unlink()
-        with _bar(name, size) as advance:
+        with progress.download(name, size) as advance:
             for target, file in files.items():
                 _download(file, target, name, advance)
         yield directory
@@ -256,16 +253,6 @@ def _require_space(directory: Path, size: int) -> None:
     free = shutil.disk_usage(directory).free
     if size > free:
         raise ValueError(f"the download has {size:,} bytes, and {directory} has {free:,} left")
-
-
-@contextmanager
-def _bar(name: str, size: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal; nothing elsewhere."""
-    shown = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    quiet = not sys.stderr.isatty()
-    with Progress(*shown, TimeRemainingColumn(), console=Console(stderr=True), transient=True, disable=quiet) as bar:
-        task = bar.add_task(f"downloading {name}", total=size)
-        yield lambda count: bar.advance(task, count)
 
 
 def _files(name: str) -> str:

@@ -19,9 +19,8 @@ from rich.progress import Task as Bar
 from rich.table import Column, Table
 from rich.text import Text
 
-from undrift.core.log import logger, printable, progress
+from undrift.core.log import Pace, logger, printable, progress
 
-_FIRST, _OFTEN, _SHARE = 5.0, 30.0, 0.05  # seconds until the first line; then between lines, or a share of the time
 _BAR, _NAME = 8, 12  # characters of a bar that can be read, and of a name
 _REMEMBERED = 3600.0  # seconds of which rounds tell how long the others take: some take minutes
 _REDRAWN = 0.25  # seconds between changes of a bar in a notebook
@@ -83,16 +82,14 @@ def _clock(seconds: float) -> str:
 
 
 class Lines(Display):
-    """Lines for a file: seldom enough that a week makes some hundred, often enough to see that a run is alive."""
+    """Lines for a file."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._due, self._last = _FIRST, ""
+        self._pace, self._last = Pace(), ""
 
     def show(self, task: Task) -> None:
-        elapsed = self.elapsed
-        if elapsed >= self._due:
-            self._due = elapsed + max(min(elapsed, _OFTEN), _SHARE * elapsed)
+        if self._pace.due(self.elapsed):
             self._last = self.text()
             progress(self._last)
 
