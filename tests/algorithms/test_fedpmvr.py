@@ -1,4 +1,4 @@
-"""FedPMVR's three forms against their equations, on a model of two layers of which the second is the head."""
+"""FedPMVR's forms against their equations, on a model of two layers of which the second is the head."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ A = np.array([[1.0, 0.8], [0.5, 1.2], [1.5, 0.4]])  # [clients, (body, head)]
 B = np.array([[0.0, 1.0], [4.0, -2.0], [1.0, 3.0]])
 SIZES = (3, 1, 2)
 START, LR, DECAY, ALPHA = np.array([1.0, 1.0]), 0.1, 0.05, 0.3
+FORMS = ("gradient", "drift", "pseudogradient", "sum", "stepwise")
 COHORTS = [[0, 1, 2], [0, 2], [1], [2, 1]]
 
 
@@ -64,9 +65,12 @@ def slope(i: int, x: np.ndarray) -> np.ndarray:
     return A[i] * (x - B[i]) + DECAY * x
 
 
-def reference(form: str, keep: bool, steps: list[int], head: np.ndarray, alpha: float = ALPHA) -> np.ndarray:
+def reference(
+    form: str, keep: bool, steps: list[int], head: np.ndarray, accumulate: bool = False, alpha: float = ALPHA
+) -> np.ndarray:
     """The table of forms; `head` marks the parameters that have a momentum."""
     x, momenta, path = START, np.zeros((3, 2)), []
+    kept = 1 if accumulate else 1 - alpha
     for cohort in COHORTS:
         ends = []
         for i in cohort:
@@ -76,13 +80,17 @@ def reference(form: str, keep: bool, steps: list[int], head: np.ndarray, alpha: 
                 if form == "stepwise":
                     m = np.where(head, alpha * m + (1 - alpha) * g, 0)
                     g = np.where(head, m, g)
+                if form == "sum":
+                    m = np.where(head, alpha * g + kept * m, 0)
+                    g = g + m
                 y = y - LR * g
             if form == "gradient":
                 g = slope(i, y)
-                m = np.where(head, alpha * g + (1 - alpha) * m, 0)
+                m = np.where(head, alpha * g + kept * m, 0)
                 y = np.where(head, y - m, y - LR * g)
-            if form == "drift":
-                m = np.where(head, alpha * (y - x) + (1 - alpha) * m, 0)
+            if form in ("drift", "pseudogradient"):
+                g = y - x if form == "drift" else x - y
+                m = np.where(head, alpha * g + kept * m, 0)
                 y = y - m
             momenta[i] = m
             ends.append(y)
@@ -94,19 +102,34 @@ def reference(form: str, keep: bool, steps: list[int], head: np.ndarray, alpha: 
 
 @pytest.mark.parametrize("engine", ["sequential", "batched"])
 @pytest.mark.parametrize("unequal", [False, True])
-@pytest.mark.parametrize("layers", [0, 1, 2, "all"])
+@pytest.mark.parametrize("layers", [1, "all"])
 @pytest.mark.parametrize("keep", [True, False])
-@pytest.mark.parametrize("form", ["gradient", "drift", "stepwise"])
+@pytest.mark.parametrize("form", FORMS)
 def test_every_round_is_the_papers(form: str, keep: bool, layers: Any, unequal: bool, engine: str) -> None:
     options: dict[str, Any] = {"steps": None, "batch_size": 1} if unequal else {}
     path = path_of(FedPMVR(ALPHA, layers, form, keep), engine=engine, **options)
-    head = np.array([layers in (2, "all"), layers != 0])
+    head = np.array([layers == "all", True])
     steps = list(SIZES) if unequal else [3, 3, 3]
     np.testing.assert_allclose(path, reference(form, keep, steps, head), rtol=1e-12)
 
 
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("form", FORMS[:-1])
+def test_momentum_may_accumulate(form: str, keep: bool, engine: str) -> None:
+    path = path_of(FedPMVR(ALPHA, 1, form, keep, accumulate=True), engine=engine)
+    np.testing.assert_allclose(path, reference(form, keep, [3, 3, 3], np.array([False, True]), True), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("form", "factor"), [("drift", 1 - ALPHA), ("pseudogradient", 1 + ALPHA)])
+def test_a_momentum_that_is_reset_scales_the_update_of_the_head(form: str, factor: float) -> None:
+    """Eq. 16: the drift of the last layers is multiplied by 1 − α; with the other sign it grows."""
+    changed, plain = (path_of(a, cohort=COHORTS[:1])[0] - START for a in (FedPMVR(ALPHA, 1, form, False), FedAvg()))
+    np.testing.assert_allclose(changed, plain * [1, factor], rtol=1e-12)
+
+
 def test_the_head_may_be_named() -> None:
-    for form in ("gradient", "drift", "stepwise"):
+    for form in FORMS:
         named, counted = (path_of(FedPMVR(ALPHA, layers, form)) for layers in (["head.value"], 1))
         np.testing.assert_array_equal(named, counted)
 
@@ -121,7 +144,7 @@ def test_drift_with_alpha_one_never_trains_the_head() -> None:
     assert_close(first.parameters["2.weight"], fedavg.parameters["2.weight"], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("form", ["gradient", "drift", "stepwise"])
+@pytest.mark.parametrize("form", FORMS)
 def test_only_what_is_kept_is_remembered(form: str) -> None:
     names = {"2.weight", "2.bias", "4.weight", "4.bias"}  # the last two layers of three
     for keep in (True, False):
@@ -134,7 +157,8 @@ def test_only_what_is_kept_is_remembered(form: str) -> None:
     ("options", "message"),
     [
         ({"alpha": 1.5}, "alpha must be at least 0 and at most 1, got 1.5"),
-        ({"form": "gradients"}, "form must be one of 'gradient', 'drift', 'stepwise', got 'gradients'; did you mean"),
+        ({"form": "gradients"}, "form must be one of 'gradient', .*, 'stepwise', got 'gradients'; did you mean"),
+        ({"form": "stepwise", "accumulate": True}, "accumulate=True belongs to the other forms"),
     ],
 )
 def test_refusals(options: dict[str, Any], message: str) -> None:

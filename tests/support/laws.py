@@ -330,11 +330,21 @@ def fedpmvr_point(q: Terrain) -> np.ndarray:
 
 
 def stepwise_point(alpha: float) -> Limit:
-    """With z the distance to its centre, a step maps (z, m) to T (z, m); at rest m is the same after K steps."""
+    """A step takes m⁺ = (1 − α) a z + α m off the distance z to the centre, η times."""
+    return _point_at_rest(lambda a: np.array([[(1 - alpha) * a, alpha]] * 2))
+
+
+def sum_point(alpha: float) -> Limit:
+    """A step takes g + m⁺ off, where g = a z and m⁺ = α g + (1 − α) m."""
+    return _point_at_rest(lambda a: np.array([[(1 + alpha) * a, 1 - alpha], [alpha * a, 1 - alpha]]))
+
+
+def _point_at_rest(rule: Callable[[float], np.ndarray]) -> Limit:
+    """Of steps z⁺ = z − η d with d and m⁺ linear in (z, m), the rows of `rule`; at rest m is the same after K steps."""
 
     def end(a: float, k: int, lr: float) -> float:
-        m = np.array([(1 - alpha) * a, alpha])  # m⁺ of z and m
-        whole = np.linalg.matrix_power(np.array([np.array([1, 0]) - lr * m, m]), k)
+        d, m = rule(a)
+        whole = np.linalg.matrix_power(np.array([np.array([1, 0]) - lr * d, m]), k)
         return float(whole[0, 0] + whole[0, 1] * whole[1, 0] / (1 - whole[1, 1]))
 
     return lambda q: q.balance(1 - np.vectorize(end)(q.a, q.k, q.lr))
@@ -750,9 +760,69 @@ LAWS: tuple[Law, ...] = (
         label="fedpmvr-forgetful",
         neutral=Neutral(FedPMVR(alpha=0.0, form="stepwise", keep_momentum=False)),
     ),
+    # Every client's update is multiplied by 1 − α, which moves no balance.
+    Law(
+        FedPMVR(alpha=0.4, form="drift", keep_momentum=False),
+        label="fedpmvr-drift-reset",
+        neutral=Neutral(FedPMVR(alpha=0.0, form="drift", keep_momentum=False)),
+        limit=fedavg_point,
+    ),
+    Law(
+        FedPMVR(alpha=0.4, form="drift", accumulate=True),
+        label="fedpmvr-accumulating",
+        neutral=Neutral(FedPMVR(alpha=0.0, form="drift", accumulate=True)),
+        remembers=True,
+    ),
+    Law(
+        FedPMVR(alpha=0.4, form="pseudogradient", keep_momentum=False),
+        label="fedpmvr-pseudogradient",
+        neutral=Neutral(FedPMVR(alpha=0.0, form="pseudogradient", keep_momentum=False)),
+        limit=fedavg_point,
+    ),
+    Law(
+        FedPMVR(alpha=0.4, form="sum"),
+        label="fedpmvr-sum",
+        neutral=(
+            Neutral(FedPMVR(alpha=0.0, form="sum")),
+            Neutral(FedPMVR(alpha=0.4, form="sum", layers=0)),
+        ),
+        remembers=True,
+        limit=sum_point(0.4),
+    ),
     Law(
         FedPGVC(),
         neutral=Neutral(FedPGVC(layers=0)),
+        lr=0.01,
+    ),
+    Law(
+        FedPGVC(form="normalised"),
+        label="fedpgvc-normalised",
+        neutral=Neutral(FedPGVC(form="normalised", layers=0)),
+        lr=0.01,
+    ),
+    Law(
+        FedPGVC(form="loss"),
+        label="fedpgvc-loss",
+        neutral=Neutral(FedPGVC(form="loss", layers=0)),
+        lr=0.01,
+    ),
+    Law(
+        FedPGVC(form="norm"),
+        label="fedpgvc-norm",
+        neutral=Neutral(FedPGVC(form="norm", layers=0)),
+        lr=0.01,
+    ),
+    Law(
+        FedPGVC(form="decay"),
+        label="fedpgvc-decay",
+        neutral=Neutral(FedPGVC(form="decay", layers=0)),
+        lr=0.01,
+        excused={"translation": "it multiplies weights, which pulls them towards zero or away from it"},
+    ),
+    Law(
+        FedPGVC(form="magnitude", penalty_at="received"),
+        label="fedpgvc-received",
+        neutral=Neutral(FedPGVC(form="magnitude", layers=0)),
         lr=0.01,
     ),
     Law(

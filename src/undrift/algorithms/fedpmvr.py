@@ -15,28 +15,57 @@ from undrift.protocol import Message, State
 
 @dataclass(frozen=True)
 class HeadMomentum(Correction):
-    """After training, m ← α g + (1 − α) m on `names`, and y ← y − m there.
-
-    g is the drift y − x (Eq. 5–6); or the full gradient at y, along which the rest then takes one more step of rate η
-    (Algorithm 1, lines 15–22).
-    """
+    """m ← α g + (1 − α) m on `names`, or m ← α g + m if momentum accumulates; kept from round to round, or not."""
 
     alpha: float
     names: tuple[str, ...]
-    drift: bool
     keep: bool
+    accumulate: bool
 
     def client(self, model: Tree) -> State:
         return {"momentum": tree.zeros(tree.take(model, self.names))} if self.keep else {}
 
+    def _after(self, gradient: Tree, client: State) -> Tree:
+        """The momentum once it has seen a gradient; without a state it starts from zero."""
+        new = tree.scale(tree.take(gradient, self.names), self.alpha)
+        return tree.add(new, client["momentum"], 1 if self.accumulate else 1 - self.alpha) if client else new
+
+
+@dataclass(frozen=True)
+class DriftMomentum(HeadMomentum):
+    """After training, g = y − x (`sign` 1) or x − y (`sign` −1), and y ← y − m on `names`."""
+
+    sign: int
+
     def finish(self, update: Tree, client: State, at: At) -> tuple[Tree, State, Message]:
-        gradient = update if self.drift else at.task.full_gradient(at.params, at.batch.buffers).gradient
-        momentum = tree.scale(tree.take(gradient, self.names), self.alpha)
-        if self.keep:
-            momentum = tree.add(momentum, client["momentum"], 1 - self.alpha)
-        if not self.drift:
-            update = tree.add(update, tree.drop(gradient, self.names), -at.task.lr)
+        momentum = self._after(tree.scale(update, self.sign), client)
         return tree.sub(update, momentum), {"momentum": momentum} if self.keep else {}, {}
+
+
+@dataclass(frozen=True)
+class GradientMomentum(HeadMomentum):
+    """After training, g = ∇f_i(y): y ← y − m on `names`, y ← y − η g elsewhere."""
+
+    def finish(self, update: Tree, client: State, at: At) -> tuple[Tree, State, Message]:
+        gradient = at.task.full_gradient(at.params, at.batch.buffers).gradient
+        momentum = self._after(gradient, client)
+        update = tree.add(update, tree.drop(gradient, self.names), -at.task.lr)
+        return tree.sub(update, momentum), {"momentum": momentum} if self.keep else {}, {}
+
+
+@dataclass(frozen=True)
+class AddedMomentum(HeadMomentum):
+    """In every step, d = g + m on `names`, where m has seen g."""
+
+    def begin(self, start: Tree, client: State, at: At) -> tuple[Tree, State]:
+        return start, client or {"momentum": tree.zeros(tree.take(start, self.names))}
+
+    def step(self, grad: Tree, client: State, at: At) -> tuple[Tree, State]:
+        momentum = self._after(grad, client)
+        return tree.add(grad, momentum), {"momentum": momentum}
+
+    def finish(self, update: Tree, client: State, at: At) -> tuple[Tree, State, Message]:
+        return update, client if self.keep else {}, {}
 
 
 @dataclass(frozen=True)
@@ -68,42 +97,63 @@ class FedPMVR(Algorithm):
     Paper:
         FedPMVR: addressing data heterogeneity in federated learning through partial momentum variance reduction.
     Idea:
-        The last layers of clients drift apart most. A momentum that a client keeps for them from round to round is
-        subtracted after training; the rest is trained as usual.
+        The last layers of clients drift apart most. They are corrected by a momentum that each client computes for
+        itself, after training or in every step. The other layers are trained by plain steps; with "gradient" they take
+        one more of them after training.
     Equations:
-        after training, on the last layers m_i ← α g + (1 − α) m_i and y_i ← y_i − m_i, where
-          gradient:  g = ∇f_i(y_i); the rest takes y_i ← y_i − η g  (Algorithm 1, lines 15–22)
-          drift:     g = y_i − x; the rest is left alone  (Eq. 5–6)
-        stepwise:    in every step, on the last layers m_i ← α m_i + (1 − α) g and y ← y − η m_i  (Eq. 12–14)
+        after training, on the last layers m_i ← α g + (1 − α) m_i and y_i ← y_i − m_i  (Eq. 5–6), where
+          gradient:        g = ∇f_i(y_i); the rest takes y_i ← y_i − η g  (Algorithm 1, lines 15–22)
+          drift:           g = y_i − x; the rest is left alone  (§2.2.1, the first author's code)
+          pseudogradient:  g = x − y_i, the other sign; the rest is left alone  (§2.2.1)
+        in every step, on the last layers
+          sum:             m_i ← α g + (1 − α) m_i and y ← y − η (g + m_i)  (Eq. 18, 27 with Eq. 5)
+          stepwise:        m_i ← α m_i + (1 − α) g and y ← y − η m_i  (Eq. 12–14)
         x ← x + η_g Σ w_i (y_i − x)
     Options:
         alpha: share α of the new gradient in the momentum; with "stepwise", of the old momentum.
         layers: how many of the last layers are corrected; also a list of parameter names, or "all".
-        form: which reading of the paper: "gradient" (Algorithm 1), "drift" (Eq. 5–6) or "stepwise" (Eq. 12–14).
-        keep_momentum: keep the momentum from round to round instead of starting from zero.
+        form: which reading of the paper, see the equations: "gradient" (Algorithm 1), "drift" (§2.2.1),
+            "pseudogradient" (the same with the other sign), "sum" (Eq. 18, 27) or "stepwise" (Eq. 12–14).
+        keep_momentum: keep the momentum from round to round (line 2) instead of starting from zero (line 11).
+        accumulate: m ← α g + m instead of α g + (1 − α) m, as the first author's code has it; not with "stepwise".
     Use:
         Few clients that always take part, at FedAvg's traffic.
     Pitfalls:
-        The three forms are three readings of one paper and behave differently. In "gradient" m is not multiplied by η;
-        small α is best. In "drift" a kept momentum grows until it cancels all of a client's movement, and the last
-        layers converge away from any optimum; with α = 1 they never train. Optimiser momentum acts on top of
-        "stepwise".
+        The forms are readings of one paper and behave differently. In "gradient" m is not multiplied by η; small α is
+        best. "drift" without a kept momentum multiplies the last layers' update by 1 − α, as Eq. 16 says of their
+        drift, and small α is best (Fig. 10): FedAvg with a lower rate there. In "drift" a kept momentum grows until it
+        cancels all of a client's movement, and the last layers converge away from any optimum, sooner if it
+        accumulates; with α = 1 they never train. "pseudogradient" lengthens the last layers' update: by 1 + α without a
+        kept momentum, up to twofold with one; if it accumulates, it is an undamped momentum and oscillates. "sum"
+        doubles the step in the long run. Optimiser momentum acts on top of "stepwise" and "sum".
     Elsewhere:
-        Algorithm 1 both keeps the momentum (line 2) and zeroes it every round (line 11); `keep_momentum` chooses.
+        Algorithm 1 both keeps the momentum (line 2) and zeroes it every round (line 11); `keep_momentum` chooses. Eq. 7
+        averages clients by samples, as here by default; line 27, Eq. 2 and the first author's code uniformly:
+        `weighting="uniform"`. That code is ``FedPMVR(form="drift", accumulate=True, layers=1)``: its last two tensors
+        are one layer.
     """
 
     alpha: float = 0.1
     layers: Layers = AtMost(2)
     form: str = "gradient"
     keep_momentum: bool = True
+    accumulate: bool = False
 
     def __post_init__(self) -> None:
         check.number("alpha", self.alpha, 0, 1)
-        check.choice("form", self.form, ("gradient", "drift", "stepwise"))
+        check.choice("form", self.form, ("gradient", "drift", "pseudogradient", "sum", "stepwise"))
         check.flag("keep_momentum", self.keep_momentum)
+        check.flag("accumulate", self.accumulate)
+        if self.accumulate and self.form == "stepwise":
+            raise ValueError("accumulate=True belongs to the other forms; in form='stepwise' momentum is an average")
 
     def corrections(self, setting: Setting) -> tuple[Correction, ...]:
         names = setting.layout.head(self.layers)
         if self.form == "stepwise":
             return (SteppedMomentum(self.alpha, names, self.keep_momentum),)
-        return (HeadMomentum(self.alpha, names, self.form == "drift", self.keep_momentum),)
+        momentum = (self.alpha, names, self.keep_momentum, self.accumulate)
+        if self.form == "sum":
+            return (AddedMomentum(*momentum),)
+        if self.form == "gradient":
+            return (GradientMomentum(*momentum),)
+        return (DriftMomentum(*momentum, sign=1 if self.form == "drift" else -1),)

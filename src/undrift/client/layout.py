@@ -74,6 +74,14 @@ class Layout:
                 raise ValueError(f"layers: no parameter {shown(name)}{nearest(name, self.names)}")
         return tuple(name for name in self.names if name in set(layers))
 
+    def by_layer(self, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+        """The names of each layer together; those of a normalisation are a layer of their own."""
+        layers = {name: layer[0] for layer in self.layers for name in layer}
+        groups: dict[str, list[str]] = {}
+        for name in names:
+            groups.setdefault(layers.get(name, name.rpartition(".")[0]), []).append(name)
+        return tuple(tuple(group) for group in groups.values())
+
     def _last(self, count: int) -> tuple[str, ...]:
         if not 0 <= count <= len(self.layers):
             raise ValueError(f"layers must lie between 0 and the model's {len(self.layers)} layers, got {shown(count)}")

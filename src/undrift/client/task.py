@@ -109,16 +109,28 @@ class Task:
 
         With a `share` below one, over so many of them (at least one), drawn anew in every round.
         """
-        gradient, loss = tree.zeros(params), self.samples * 0
+        slope = self.full_pass(params, buffers, share=share)
+        return slope._replace(gradient=self.decayed(slope.gradient, params))
+
+    def full_pass(
+        self,
+        params: Tree,
+        buffers: Tree,
+        loss: Loss | None = None,
+        of: Callable[[Tensor], Tensor] | None = None,
+        share: float = 1.0,
+    ) -> Slope:
+        """The same without weight decay, of any loss, or of the mean of `of` the per-sample losses."""
+        gradient, value = tree.zeros(params), self.samples * 0
         blocks, count = (self.everything, self.samples) if share == 1 else self._part(share)
         for number, (rows, weight) in enumerate(blocks):
             x = self.learner.prepare(self.fetch(self.x, rows))
             step = _PASS + number
             batch = Batch(x, self.fetch(self.y, rows), weight, key=self.key, step=step, buffers=buffers)
-            slope = self._slope(params, batch)
+            slope = self._slope(params, batch, loss, of)
             part = (len(rows) if weight is None else weight.sum()) / count
-            gradient, loss = tree.add(gradient, slope.gradient, part), loss + part * slope.loss
-        return Slope(self.decayed(gradient, params), loss, buffers)
+            gradient, value = tree.add(gradient, slope.gradient, part), value + part * slope.loss
+        return Slope(gradient, value, buffers)
 
     def _drawn(self, stream: Stream, step: int, count: int) -> Tensor:
         """`count` of the client's rows in a random order [count]; where there are too few, padding comes last."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from undrift.methods.correction import Correction
 from undrift.methods.options import HasOptions
-from undrift.methods.setting import Setting
+from undrift.methods.setting import Plan, Setting
 
 
 @dataclass(frozen=True)
@@ -14,6 +14,10 @@ class Plugin(HasOptions):
     """Options of a plug-in and the corrections they stand for, which come before those of the algorithm."""
 
     def corrections(self, setting: Setting) -> tuple[Correction, ...]:
+        return ()
+
+    def warnings(self, plan: Plan) -> tuple[str, ...]:
+        """What is known to go wrong with its options, as `Algorithm.warnings`; said before round 1."""
         return ()
 
     @classmethod

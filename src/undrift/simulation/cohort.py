@@ -9,6 +9,7 @@ import torch
 
 from undrift.core import check, random
 from undrift.engines import Work
+from undrift.methods.plugin import Plugin
 from undrift.methods.setting import Plan
 from undrift.protocol import Cohort
 from undrift.simulation.options import Options
@@ -64,12 +65,13 @@ def participation(options: Options, population: int) -> str:
 
 
 def instabilities(setup: Setup) -> tuple[str, ...]:
-    """What the algorithm knows to be unstable in a run with these settings."""
+    """What the algorithm and its plug-ins know to be unstable in a run with these settings."""
     steps = int(np.median(setup.schedule.step_counts(setup.data.sizes)))
     share = largest(setup.options, len(setup.data)) / len(setup.data)
     samples = float(np.median(setup.data.sizes))
     plan = Plan(participation=share, steps=max(1, steps), samples=samples, lr=setup.options.lr)
-    return setup.algorithm.warnings(plan)
+    plugins = [p for p in (*setup.objects.plugins, setup.algorithm.pgvc) if isinstance(p, Plugin)]
+    return (*setup.algorithm.warnings(plan), *(text for plugin in plugins for text in plugin.warnings(plan)))
 
 
 def draw(setup: Setup, round: int) -> Ids:
