@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -185,3 +186,18 @@ def test_names_of_folders_are_kept(tmp_path: Path) -> None:
     assert data.class_names == ("ant", "cat", "dog")
     run = ud.simulate("fedavg", nn.Sequential(nn.Flatten(), nn.Linear(16, 3)), data, rounds=1)
     assert run.clients.index.tolist() == ["bonn", "ulm"]
+
+
+def test_several_columns_of_numbers() -> None:
+    table = pd.DataFrame({"age": [50, 60, 70], "pulse": [60.5, 70.5, 80.5], "ill": [0, 1, 0], "ward": list("aba")})
+    data = ud.FederatedData.from_hub(table, x=["age", "pulse"], y="ill", user="ward")
+    assert data.x.tolist() == [[50, 60.5], [60, 70.5], [70, 80.5]]
+    with pytest.raises(ValueError, match="column 'ward' is no column of numbers, which several side by side must be"):
+        ud.FederatedData.from_hub(table, x=["age", "ward"], y="ill")
+    with pytest.raises(ValueError, match="x must name at least one column, got none"):
+        ud.FederatedData.from_hub(table, x=[], y="ill")
+    table["ward"] = ["a", None, "b"]
+    with pytest.raises(ValueError, match="column 'ward' has no value in row 1"):
+        ud.FederatedData.from_hub(table, x="age", y="ill", user="ward")
+    with pytest.raises(TypeError, match=r"got DataFrame; ud\.FederatedData\.from_hub\(table, "):
+        ud.simulate("fedavg", "softmax", table)  # type: ignore[arg-type]

@@ -98,7 +98,7 @@ class FederatedData:
         dataset: Any,
         partition: str | None = None,
         clients: int | None = None,
-        x: str = "image",
+        x: str | Sequence[str] = "image",
         y: str = "label",
         *,
         user: str | None = None,
@@ -109,6 +109,7 @@ class FederatedData:
         """From a Hugging Face data set, a data frame, or anything else whose columns ``dataset["label"]`` gives.
 
         `x` and `y` name columns; images are decoded, and classes that are words are numbered in alphabetical order.
+        Several columns of numbers, ``x=["age", "weight"]``, become the features of a sample.
         `user` names the column with the client of each sample, by which samples are split unless another `partition`
         says otherwise (by default ``iid``). `test` is another such table.
         """
@@ -116,8 +117,8 @@ class FederatedData:
         from undrift.data.partition import by_owner, owners, parse
 
         partition = partition or ("iid" if user is None else "natural")
-        inputs, targets = own.column(dataset, x), own.column(dataset, y)
-        held = None if test is None else (own.column(test, x), own.column(test, y))
+        inputs, targets = own.columns(dataset, x), own.column(dataset, y)
+        held = None if test is None else (own.columns(test, x), own.column(test, y))
         names = own.class_words(dataset, y, targets, None if held is None else held[1])
         if targets.dtype.kind in "US" and names is not None:
             targets = own.numbered(targets, names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ def column(dataset: Any, name: str) -> Array:
     """A column as an array; images, encoded or not, become [n, channels, height, width]."""
     known = _columns(dataset)
     if known is not None and name not in known:
-        raise ValueError(f"there is no column {name!r}; there are: {', '.join(map(repr, known))}")
+        splits = isinstance(dataset, Mapping) and all(hasattr(each, "column_names") for each in dataset.values())
+        what = "this is a dict of splits, of which one is needed" if splits else f"there is no column {name!r}"
+        raise ValueError(f"{what}; there are: {', '.join(map(repr, known))}")
     try:
-        values = dataset[name]
+        values = _of_hub(dataset, name) if _is_of_hub(dataset) else dataset[name]
     except (KeyError, TypeError, IndexError) as error:
         raise ValueError(f"there is no column {name!r} in {type(dataset).__name__}") from error
     if hasattr(values, "to_pylist"):  # a column of pyarrow
@@ -30,10 +33,38 @@ def column(dataset: Any, name: str) -> Array:
         raise ValueError(f"column {name!r} is empty")
     if isinstance(values, list) and (isinstance(values[0], (bytes, dict)) or hasattr(values[0], "convert")):
         return images.decode_all(values, [f"row {row} of column {name!r}" for row in range(len(values))], None)
+    for row, value in enumerate(values if isinstance(values, list) else ()):
+        if value is None or (isinstance(value, float) and math.isnan(value)):  # as data frames mark it
+            raise ValueError(f"column {name!r} has no value in row {row}")
     try:
         return np.asarray(values)
     except ValueError as error:
         raise ValueError(f"column {name!r} has rows of different lengths; pad them first") from error
+
+
+def columns(dataset: Any, names: str | Sequence[str]) -> Array:
+    """A column, or several of numbers side by side [n, columns]."""
+    if isinstance(names, str):
+        return column(dataset, names)
+    found = {name: column(dataset, name) for name in names}
+    if not found:
+        raise ValueError("x must name at least one column, got none")
+    for name, values in found.items():
+        if values.ndim != 1 or values.dtype.kind not in "biuf":
+            raise ValueError(f"column {name!r} is no column of numbers, which several side by side must be")
+    return np.stack(list(found.values()), axis=1).astype(np.float32)
+
+
+def _is_of_hub(dataset: Any) -> bool:
+    """Whether it is a `datasets.Dataset` with columns as they are stored, not as a transform of the user makes them."""
+    form = getattr(dataset, "format", None)
+    return isinstance(form, Mapping) and form.get("type") != "custom" and hasattr(dataset, "__len__")
+
+
+def _of_hub(dataset: Any, name: str) -> Any:
+    """A column, whatever the format in which the data set gives its rows: numbers as an array, images as they are."""
+    images = hasattr(dataset.features[name], "decode_example")
+    return dataset.with_format(None if images else "numpy", columns=[name])[:][name]
 
 
 def class_words(dataset: Any, name: str, *targets: Array | None) -> tuple[str, ...] | None:

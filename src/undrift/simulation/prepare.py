@@ -252,9 +252,11 @@ def find_data(data: Any, seed: int) -> FederatedData:
         return load(data, seed=seed)
     if isinstance(data, Sequence | Mapping):
         return FederatedData.from_clients(data)
+    is_table = hasattr(data, "columns") or hasattr(data, "column_names")
+    hint = "; ud.FederatedData.from_hub(table, x=..., y=..., user=...) makes clients of a table" if is_table else ""
     raise TypeError(
         "data must be a list of pairs (x, y) or torch Datasets, one for every client, a dict of them, "
-        f"a FederatedData or a name, got {type(data).__name__}"
+        f"a FederatedData or a name, got {type(data).__name__}{hint}"
     )
 
 
