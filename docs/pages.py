@@ -1,4 +1,4 @@
-"""Write the pages that follow from the code, those of all algorithms and that of all settings: `make docs`."""
+"""Write the pages that follow from the code: all algorithms, all settings, agreement with other code: `make docs`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from undrift.simulation.options import Option
 
 HOME = Path(__file__).parent
 ALGORITHMS = HOME / "algorithms"
+PARITY = HOME.parent / "tests" / "parity" / "index.json"
+ALWAYS = {"lr", "steps", "epochs", "batch_size"}  # settings that every run of `PARITY` has
 
 
 def index(pages: list[Page]) -> str:
@@ -30,7 +32,8 @@ def index(pages: list[Page]) -> str:
             "Sizes are in models, measured with the defaults on a model of four equal layers: what a client keeps,",
             "what the server keeps besides the model (N: for every client), what a client receives and sends in a",
             "round, the gradients of a local step, and further passes over a client's samples. A message is",
-            "self-contained: an exchange before training sends the model as well.",
+            "self-contained: an exchange before training sends the model as well. [Agreement](../agreement.md) says",
+            "whose code computes the same.",
             "",
             *table("algorithm", "in a sentence", "client", "server", "down / up", "gradients", "passes"),
             *map(row_of_algorithm, pages),
@@ -95,6 +98,69 @@ def settings() -> str:
     return "\n".join([*lines, ""])
 
 
+def agreement(pages: list[Page]) -> str:
+    """The page of what other people's code computes, from the index of the tests."""
+    index = json.loads(PARITY.read_text("utf-8"))
+    sources, runs = index["sources"], index["cases"]
+    linked = {each.name: f"[{each.label}](algorithms/{each.name}.md)" for each in pages}
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}  # by algorithm and source
+    for name, run in runs.items():
+        groups.setdefault((run["algorithm"], name.split(".")[0]), []).append(run)
+    compared = {algorithm for algorithm, _ in groups}
+    return "\n".join(
+        [
+            "# Agreement with other code",
+            "",
+            f"A test, `pytest tests/parity`, repeats {len(runs)} runs of other people's code: a small network, six",
+            "clients, all or half of them in each of five rounds. It was driven as published, but for the device",
+            "and double precision. The model must be theirs after every round, to 1e-12 of the way it has moved, or to",
+            "1e-6 where their code has single precision inside. So with both engines, of which the sequential one goes",
+            "two rounds. `tests/parity` holds the numbers.",
+            "",
+            *table("code", "by", "version", "runs"),
+            *(row_of_source(key, source, list(runs)) for key, source in sources.items()),
+            "",
+            "## Agrees with",
+            "",
+            *table("algorithm", "code", "runs", "options and settings besides the rate", "to"),
+            *(
+                row_of_agreement(linked[algorithm], sources[key]["name"], group)
+                for (algorithm, key), group in sorted(groups.items())
+            ),
+            "",
+            "## Differs, and who is right",
+            "",
+            "With a line of theirs mended, the numbers agree to rounding. Conventions are no errors.",
+            "",
+            *table("algorithm", "code", "what it does", "who is right"),
+            *(
+                row(linked[each["algorithm"]], sources[each["source"]]["name"], each["theirs"], each["right"])
+                for each in sorted(index["differences"], key=lambda each: each["algorithm"])
+            ),
+            "",
+            "## Not compared",
+            "",
+            ", ".join(link for name, link in linked.items() if name not in compared)
+            + ". Like all others, they are tested",
+            "against their equations, worked out by hand, and against the laws of `tests/algorithms/test_laws.py`.",
+            "",
+        ]
+    )
+
+
+def row_of_source(key: str, source: dict[str, str], runs: list[str]) -> str:
+    name = source["name"]
+    link = f"[{name}](https://github.com/{name})" if "/" in name else name
+    count = sum(run.startswith(f"{key}.") for run in runs)
+    return row(link, source["by"], source["version"] or "not recorded", str(count))
+
+
+def row_of_agreement(algorithm: str, source: str, runs: list[dict[str, Any]]) -> str:
+    given = {name for run in runs for name in [*run["options"], *run["settings"]]}
+    precision = "1e-6" if any(run.get("single") for run in runs) else "1e-12"
+    return row(algorithm, source, str(len(runs)), listed(sorted(given - ALWAYS)) or "–", precision)
+
+
 def listed(names: Sequence[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
@@ -151,6 +217,7 @@ def contents(*, measured: bool = False) -> dict[Path, str]:
     pages = [page(name, measured=measured) for name in algorithms.available()]
     return {
         HOME / "settings.md": settings(),
+        HOME / "agreement.md": agreement(pages),
         ALGORITHMS / "README.md": index(pages),
         **{ALGORITHMS / f"{each.name}.md": markdown(each) for each in pages},
         overview.FILE: shipped(pages),

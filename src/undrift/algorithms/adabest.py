@@ -74,7 +74,7 @@ class AdaBest(Algorithm):
         K_i proportional to n_i that is the sample objective. It fixes the server's step, so `server_lr` is refused.
     Elsewhere:
         The authors' fedsim applies μ/K_i where h_i is used and not where it is stored, which is the same while K_i
-        stays the same. A public version never updates t_i, so that h_i is nearly erased.
+        stays the same: `per_step` agrees with it. RickZack/GHBM never updates t_i, so that h_i is nearly erased.
     """
 
     weighting: ClassVar[str] = "uniform"

@@ -53,7 +53,7 @@ class FedAvgM(Algorithm):
         FedAvg's, not the optimum.
     Elsewhere:
         Three conventions share the name: this one, Nesterov's, and the averaged v ← β v + (1 − β) Δ, which is this one
-        with η_g (1 − β).
+        with η_g (1 − β). fluke 0.8.1 loses the first round.
     """
 
     beta: float = 0.9

@@ -32,7 +32,8 @@ class FedBN(Algorithm):
         the mean v of the clients seen so far, and `run.parameters` holds u and the initial v.
     Elsewhere:
         Looking for "bn" in names misses batch normalisations in `nn.Sequential` and in the shortcuts of a ResNet; here
-        modules are found by their type.
+        modules are found by their type. In fluke 0.8.1 clients that join late begin with an average of the others'
+        normalisations.
     """
 
     weighting: ClassVar[str] = "uniform"

@@ -64,7 +64,7 @@ class FedCM(Algorithm):
         Weight decay is not multiplied by α but returns in Δ, so it acts 1/α times as strongly in the long run. With
         local momentum A_i replaces K_i; with Adam clients send the mean of their directions, which doubles the upload.
     Elsewhere:
-        One public version sends a single tensor of Δ; several others run heavy-ball momentum on clients under this
+        RickZack/GHBM sends the last tensor of Δ only; several others run heavy-ball momentum on clients under this
         name.
     """
 

@@ -73,9 +73,11 @@ class FedDyn(Algorithm):
         weights by samples client i uses α/(N p_i), which must stay below 1/η. It fixes the server's step, so
         `server_lr` is refused.
     Elsewhere:
-        Public versions halve α, flip the sign of h, average it over the cohort instead of all clients, or lose α y; on
-        quadratics with partial participation these diverge or converge elsewhere. The authors evaluate the mean of all
-        clients' last models; here it is x.
+        fedsim halves α; fluke 0.8.1 flips the sign of h and multiplies by α twice; RickZack/GHBM flips the sign of h,
+        and its gradient of α/2 ‖y − x‖² is zero, as x is not detached from y; others average h over the cohort instead
+        of all clients, or lose α y. On quadratics with partial participation these diverge or converge elsewhere. The
+        authors average the cohort without weights, as here, and evaluate the mean of all clients' last models; here it
+        is x.
     """
 
     weighting: ClassVar[str] = "uniform"

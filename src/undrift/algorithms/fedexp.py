@@ -64,7 +64,8 @@ class FedExP(Algorithm):
         Near the end Δ vanishes while different clients' Δ_i do not, so η_g approaches Σ w_i ‖Δ_i‖² / (2 ε): with a
         small `eps` the model oscillates. ε has the unit of a squared update and should shrink with `lr`.
     Elsewhere:
-        The authors' code multiplies ε by the size of the cohort and by the squared decay of the rate.
+        The authors' code multiplies ε by the size of the cohort and by the squared decay of the rate; with the product
+        as `eps`, numbers are the same.
     """
 
     weighting: ClassVar[str] = "uniform"

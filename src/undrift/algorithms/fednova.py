@@ -78,8 +78,9 @@ class FedNova(Algorithm):
         It corrects unequal work, not drift: the fixed point is the optimum only as η → 0. Adam is refused: its
         displacement is not a weighted sum of gradients. η μ must be well below 1.
     Elsewhere:
-        Several public versions scale the weights τ_eff w_i / A_i to sum to one, which cancels τ_eff; the authors' code
-        counts momentum together with μ twice and lets the proximal term into the momentum buffer.
+        Several public versions, fedsim's among them, scale the weights τ_eff w_i / A_i to sum to one, which cancels
+        τ_eff; fluke 0.8.1 leaves x out, which is right for equal A_i only; the authors' code counts momentum together
+        with μ twice and lets the proximal term into the momentum buffer.
     """
 
     mu: float = 0.0

@@ -81,7 +81,7 @@ class FedAdagrad(Algorithm):
         s only grows, so steps shrink. The fixed point is FedAvg's, not the optimum. `beta2` is accepted so that FedAdam
         and FedYogi can be swapped in, and has no effect.
     Elsewhere:
-        Most public code starts s at 0; some has momentum in FedAdagrad.
+        Most public code starts s at 0 (fluke 0.8.1, which scales D as well); some has momentum in FedAdagrad.
     """
 
     beta1: float = 0.0
@@ -120,7 +120,8 @@ class FedAdam(Algorithm):
         τ sets how adaptive it is: far above |D| it is plain server momentum. The fixed point is FedAvg's, not the
         optimum.
     Elsewhere:
-        Flower corrects the bias and takes τ = 1e-9; other code starts s at 0 or squares m instead of D.
+        Flower and FedJAX correct the bias, Flower with τ = 1e-9; other code starts s at 0 (FL-Simulator, and fluke
+        0.8.1, which scales D as well) or squares m instead of D.
     """
 
     beta1: float = 0.9
@@ -157,7 +158,7 @@ class FedYogi(Algorithm):
     Pitfalls:
         As for FedAdam: `server_lr` = 1 is far too large for most models, and the fixed point is FedAvg's.
     Elsewhere:
-        Most public code starts s at 0.
+        Most public code starts s at 0 (fluke 0.8.1, which scales D as well); FedJAX corrects the bias.
     """
 
     beta1: float = 0.9

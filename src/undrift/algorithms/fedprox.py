@@ -42,8 +42,8 @@ class FedProx(Algorithm):
     Pitfalls:
         The fixed point is not the optimum; a large μ (η μ near 1) freezes the model.
     Elsewhere:
-        Several public versions add (μ/2)(y − x), which halves the stated μ; Flower's documented loss takes the norm
-        without its square.
+        RickZack/GHBM, fedsim and others add (μ/2)(y − x), which halves the stated μ; Flower's documented loss takes the
+        norm without its square.
     """
 
     mu: float = 0.01

@@ -71,7 +71,8 @@ class PerFedAvg(Algorithm):
         after one step of rate α on all of its own samples. Two gradients a step ("hf": four). Local momentum does not
         affect the inner step.
     Elsewhere:
-        A public benchmark adapts for an epoch before it evaluates, which is another protocol.
+        fluke 0.8.1 keeps the inner step, so that a client moves by both. A public benchmark adapts for an epoch before
+        it evaluates, which is another protocol.
     """
 
     weighting: ClassVar[str] = "uniform"
