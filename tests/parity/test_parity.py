@@ -30,7 +30,7 @@ with np.load(HERE / "trajectories.npz") as _theirs, np.load(HERE / "problem.npz"
     PROBLEM: dict[str, Tensor] = {name: torch.from_numpy(values) for name, values in _problem.items()}
 START = {name.removeprefix("start/"): value for name, value in PROBLEM.items() if name.startswith("start/")}
 CLIENTS = {
-    kind: [(PROBLEM[f"{kind}/{i}/x"], PROBLEM[f"{kind}/{i}/y"]) for i in range(6)]
+    kind: ud.FederatedData.from_clients([(PROBLEM[f"{kind}/{i}/x"], PROBLEM[f"{kind}/{i}/y"]) for i in range(6)])
     for kind in ("unequal", "equal", "repeated", "single")
 }
 NETWORK = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)).double()
