@@ -12,7 +12,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+import undrift as ud
 from records import FEDAVG, FEDHBM, record
+from undrift.data.picture import draw
 from undrift.reporting import report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -57,3 +59,22 @@ def test_curves_and_downloads(tmp_path: Path) -> None:
     assert [row["accuracy"] for row in table] == ["0.8", "0.95", "0.1"]
     texts = [each.text for each in ElementTree.fromstring(download("svg")).iter() if each.tag.endswith("text")]
     assert {"Test accuracy", LABEL, "B", "C"} <= set(texts)
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no browser here")
+def test_pages_are_as_wide_as_a_phone(tmp_path: Path) -> None:
+    """Wide tables and pictures scroll by themselves."""
+    runs = [record(label, FEDAVG, seed=seed) for label in ("FedAvg", "A long name of a method") for seed in range(2)]
+    report.write(tmp_path / "report.html", [*runs, record("C", [0.1, 0.1], diverged_at=2)])
+    draw(ud.data.load("digits", "dirichlet:0.1", 30), tmp_path / "data.html")
+    frames = [f'<iframe src="{name}.html" style="width:390px;height:2000px"></iframe>' for name in ("report", "data")]
+    measure = "[0, 1].map(i => frames[i].document.documentElement.scrollWidth).join()"
+    script = f"<script>onload = () => document.body.append(`widths ${{{measure}}}`)</script>"
+    (tmp_path / "phone.html").write_text("".join([*frames, script]), encoding="utf-8")
+    assert BROWSER is not None
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", "--hide-scrollbars"]
+    page = (tmp_path / "phone.html").as_uri()
+    found = subprocess.run(
+        [BROWSER, *options, "--allow-file-access-from-files", "--dump-dom", page], capture_output=True, check=True
+    )
+    assert "widths 390,390" in found.stdout.decode()
