@@ -98,8 +98,25 @@ def test_limit(lr: float, nova: float, average: float) -> None:
         np.testing.assert_allclose(path, point, rtol=1e-9)
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
+@pytest.mark.parametrize("mu", [0.0, 1.0])
+def test_other_optimisers_are_normalised_by_their_steps(optimizer: str, mu: float) -> None:
+    """The mean of (y_i − x)/A_i times the mean of K_i; A_i = K_i, or the sum of (1 − ημ)^k."""
+    settings: dict[str, Any] = BY_ONES | {"optimizer": optimizer, "weighting": "uniform"}
+    ends = []
+    for a, b, count in zip(P2.a, P2.b, (2, 4), strict=True):
+        y = torch.tensor(P2.start, dtype=torch.float64)
+        kind = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}[optimizer]([y], lr=P2.lr)
+        for _ in range(count):
+            pull = P2.lr * mu * (y - 1)
+            y.grad = torch.from_numpy(a) * (y - torch.from_numpy(b))
+            kind.step()
+            y -= pull
+        ends.append((y.numpy() - 1) / gain(count, pull=P2.lr * mu))
+    path, _ = UNEQUAL.run(FedNova(mu), 1, **settings)
+    np.testing.assert_allclose(path[0], 1 + 3 * np.mean(ends, 0), rtol=1e-9)
+
+
 def test_refuses() -> None:
     with pytest.raises(ValueError, match=r"mu must be at least 0, got -1\.0"):
         FedNova(mu=-1.0)
-    with pytest.raises(ValueError, match="which Adam does not have; optimizer must be 'sgd' or 'nesterov'"):
-        P2.run(FedNova(), 1, optimizer="adam")

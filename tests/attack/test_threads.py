@@ -89,7 +89,7 @@ def case(rng: Random, model: nn.Module, shape: tuple[int, ...]) -> dict[str, Any
         "batch_size": rng.choice((7, 32, None)),
         "cohort": rng.choice((None, rng.randint(1, len(sizes)))),
         "clip": rng.choice((None, 1.0)),
-        "optimizer": "sgd" if algorithm == "fednova" else rng.choice(("sgd", "adam")),
+        "optimizer": rng.choice(("sgd", "adam", "rmsprop")),
         "weight_decay": rng.choice((0.0, 1e-3)),
         "seed": rng.randrange(1 << 30),
     }

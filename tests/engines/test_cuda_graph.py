@@ -94,12 +94,13 @@ OPTIONS: list[dict[str, Any]] = [
     {},
     {"epochs": 2, "momentum": 0.9},
     {"steps": 3, "lr_decay": 0.5},
+    {"optimizer": "rmsprop", "weight_decay": 0.1},  # without it rounding alone moves a bias before a BatchNorm
     {"batch_size": None, "weight_decay": 0.1, "clip": 1.0},
     {"data": federation((8,) * 6)},
 ]
 
 
-@pytest.mark.parametrize("name", sorted(set(ud.algorithms.available()) - STEP_BY_STEP))
+@pytest.mark.parametrize("name", [*sorted(set(ud.algorithms.available()) - STEP_BY_STEP), "fedpgvc(form='normalised')"])
 def test_replayed_rounds_give_the_same_numbers(name: str, replays: Replays, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {} if name == "fsvrg" else {"lr_decay": 0.7}
     found = simulated(name, **options)

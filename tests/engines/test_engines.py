@@ -118,6 +118,7 @@ def squared(output: Tensor, target: Tensor) -> Tensor:
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "adam": {"optimizer": "adam"},
+    "rmsprop": {"optimizer": "rmsprop"},
     "momentum": {"momentum": 0.9},
     "nesterov": {"optimizer": "nesterov", "momentum": 0.9},
     "weight decay": {"weight_decay": 0.1},
@@ -245,8 +246,9 @@ class TestOneClientIsPlainTraining:
                 lambda p: torch.optim.SGD(p, 0.05, momentum=0.9, nesterov=True),
             ),
             ({"optimizer": "adam", "weight_decay": 0.1}, lambda p: torch.optim.Adam(p, 0.05, weight_decay=0.1)),
+            ({"optimizer": "rmsprop", "weight_decay": 0.1}, lambda p: torch.optim.RMSprop(p, 0.05, weight_decay=0.1)),
         ],
-        ids=["sgd", "momentum", "nesterov", "adam"],
+        ids=["sgd", "momentum", "nesterov", "adam", "rmsprop"],
     )
     def test_equals_a_loop(self, engine: str, options: dict[str, Any], make: Any) -> None:
         trained = self.loop(make, rounds=3, epochs=2).state_dict()

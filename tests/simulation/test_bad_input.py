@@ -84,6 +84,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "momentum one": ({"momentum": 1.0}, ValueError, "momentum must be at least 0 and less than 1, got 1.0"),
     "momentum negative": ({"momentum": -0.5}, ValueError, "momentum must be at least 0 and less than 1"),
     "momentum with adam": ({"optimizer": "adam", "momentum": 0.9}, ValueError, "optimizer='adam' has its own, got 0.9"),
+    "momentum with rmsprop": ({"optimizer": "rmsprop", "momentum": 0.9}, ValueError, "'rmsprop' has none, got 0.9"),
     "nesterov without momentum": ({"optimizer": "nesterov"}, ValueError, "needs a momentum greater than 0"),
     "weight decay negative": ({"weight_decay": -1e-3}, ValueError, "weight_decay must be at least 0, got -0.001"),
     "clip zero": ({"clip": 0.0}, ValueError, "clip must be greater than 0"),

@@ -520,13 +520,11 @@ LAWS: tuple[Law, ...] = (
             Golden(FedNova(), (1.67, 2.1055, 2.388575, 2.57257375), limit=2.9142857143),
             Golden(FedNova(), (1.7123875, 2.1202560583, 2.3537761030), P2_UNEQUAL, options=UNEQUAL),
         ),
-        excused={"engines adam": "refused"},
     ),
     Law(
         FedNova(mu=0.5),
         label="fednova-prox",
         limit=fednova_point(0.5),
-        excused={"engines adam": "refused"},
     ),
     Law(
         FedAvgM(beta=0.5),

@@ -77,8 +77,8 @@ class FedADC(Algorithm):
         Like FedAvgM, with fewer rounds when clients take many steps.
     Pitfalls:
         The fixed point is FedAvg's, not the optimum. v1 and v2 are different methods once K_i > 1. With local momentum
-        A_i replaces K_i (not with lookahead, which bypasses the optimiser). Adam is refused: its steps do not add up to
-        m̄.
+        A_i replaces K_i (not with lookahead, which bypasses the optimiser). Adam and RMSprop are refused: their steps
+        do not add up to m̄.
     Elsewhere:
         v1 is FedCM and GHB(1) in other units. One public version adds m̄ once an epoch instead of every step.
     """

@@ -62,7 +62,8 @@ class FedCM(Algorithm):
     Pitfalls:
         The first round has no momentum and is 1/α times slower; this is intended. `lr` may be about 1/α times FedAvg's.
         Weight decay is not multiplied by α but returns in Δ, so it acts 1/α times as strongly in the long run. With
-        local momentum A_i replaces K_i; with Adam clients send the mean of their directions, which doubles the upload.
+        local momentum A_i replaces K_i; with Adam and RMSprop clients send the mean of their directions, which
+        doubles the upload.
     Elsewhere:
         RickZack/GHBM sends the last tensor of Δ only; several others run heavy-ball momentum on clients under this
         name.

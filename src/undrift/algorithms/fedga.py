@@ -96,7 +96,7 @@ class FedGA(Algorithm):
         extra pass, and one model of memory per client.
     Pitfalls:
         The fixed point is not the optimum, by design. β is not decayed with the rate. "stale" computes a gradient from
-        the displacement, which is impossible under Adam.
+        the displacement, which is impossible under Adam and RMSprop.
     Elsewhere:
         The authors' code takes fresh gradients and decays β with the rate. Comparisons that count no extra pass for
         FedGA use something like "stale".

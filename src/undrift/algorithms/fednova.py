@@ -37,15 +37,18 @@ class NormalisedAveraging(Correction):
     def length(self, task: Task) -> Tensor:
         """A_i = Σ_k (1 − ημ)^{K_i − k} (A(k) − A(k − 1)): later proximal steps shrink what step k added.
 
-        A(k) is the optimiser's own gain over k steps; without a proximal term the sum is A(K_i).
+        A(k) is the optimiser's own gain over k steps, or k where it has none (Adam, RMSprop: the mean of the steps that
+        it took); without a proximal term the sum is A(K_i).
         """
         numbers = torch.arange(1, len(task.active) + 1, dtype=task.steps.dtype, device=task.steps.device)  # [J]
-        gain, before = self.optimizer.gain(numbers), self.optimizer.gain(numbers - 1)
-        assert gain is not None, "`FedNova.corrections` refuses such optimisers"
-        assert before is not None
+        gain, before = self._gain(numbers), self._gain(numbers - 1)
         left = task.steps - numbers  # [J], negative where this client has finished
         kept = torch.where(left >= 0, (1 - task.lr * self.mu) ** left.clamp_min(0), 0)
         return ((gain - before) * kept).sum()
+
+    def _gain(self, steps: Tensor) -> Tensor:
+        gain = self.optimizer.gain(steps)
+        return steps if gain is None else gain
 
     def finish(self, update: Tree, client: State, at: At) -> tuple[Tree, State, Message]:
         length = self.length(at.task)
@@ -70,13 +73,15 @@ class FedNova(Algorithm):
         y ← y − η s − η μ (y − x),  s the optimiser's step (μ = 0: plain)
         x ← x + η_g τ_eff Σ w_i (y_i − x) / A_i,  τ_eff = Σ w_i A_i  (μ > 0: Σ w_i K_i)
         A_i = K_i for SGD, [K_i − ρ(1 − ρ^{K_i})/(1 − ρ)]/(1 − ρ) for momentum ρ, [1 − (1 − ημ)^{K_i}]/(ημ) for μ > 0
+        A_i as for SGD for Adam and RMSprop
     Options:
         mu: strength μ of FedProx's pull, which may be added; 0 for none.
     Use:
         Clients with very different numbers of samples or amounts of work.
     Pitfalls:
-        It corrects unequal work, not drift: the fixed point is the optimum only as η → 0. Adam is refused: its
-        displacement is not a weighted sum of gradients. η μ must be well below 1.
+        It corrects unequal work, not drift: the fixed point is the optimum only as η → 0. A displacement of Adam or
+        RMSprop is not a weighted sum of gradients: there the mean of a client's steps, (y_i − x)/K_i, is averaged, and
+        no theorem says where that ends. η μ must be well below 1.
     Elsewhere:
         Several public versions, fedsim's among them, scale the weights τ_eff w_i / A_i to sum to one, which cancels
         τ_eff; fluke 0.8.1 leaves x out, which is right for equal A_i only; the authors' code counts momentum together
@@ -89,11 +94,5 @@ class FedNova(Algorithm):
         check.number("mu", self.mu, 0)
 
     def corrections(self, setting: Setting) -> tuple[Correction, ...]:
-        if setting.optimizer.gain(torch.ones(())) is None:
-            raise ValueError(
-                "FedNova divides a displacement by the weights of its gradients, which "
-                f"{type(setting.optimizer).__name__} does not have; "
-                "optimizer must be 'sgd' or 'nesterov'"
-            )
         normalised = NormalisedAveraging(setting.optimizer, self.mu)
         return (normalised, ProximalStep(self.mu)) if self.mu else (normalised,)

@@ -66,8 +66,8 @@ class FedPGVC(Algorithm):
         "magnitude" scale steps by the gradient itself and hardly move. With "normalised" and a given σ steps do not
         shrink at an optimum. A loss that is c times as large makes steps of "product" and "magnitude" c³ times as long,
         those of "loss" and "norm" c² times. One more backward pass through the last layers for the forms with ρ. Weight
-        decay is in g and not in ρ; a local optimiser receives the modified gradient, and Adam undoes most of a factor
-        that changes slowly ("loss", "norm").
+        decay is in g and not in ρ; a local optimiser receives the modified gradient, and Adam and RMSprop undo most of
+        a factor that changes slowly ("loss", "norm").
     Elsewhere:
         The paper says that "loss" and "norm" are not enough; Eq. 9 needs σ of a federation without heterogeneity, which
         is not known: it is given or estimated. Clients are averaged uniformly (Eq. 16) where the objective weights them

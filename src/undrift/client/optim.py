@@ -78,6 +78,24 @@ class Adam:
         return None
 
 
+@dataclass(frozen=True)
+class RMSprop:
+    """``v ← α v + (1 − α) d²``; step along ``d / (√v + ε)``, as `torch.optim.RMSprop` does."""
+
+    alpha: float = 0.99
+    eps: float = 1e-8
+
+    def init(self, params: Tree) -> State:
+        return {"square": tree.zeros(params)}
+
+    def update(self, direction: Tree, state: State) -> tuple[Tree, State]:
+        square = {k: self.alpha * state["square"][k] + (1 - self.alpha) * d * d for k, d in direction.items()}
+        return {k: d / (torch.sqrt(square[k]) + self.eps) for k, d in direction.items()}, {"square": square}
+
+    def gain(self, steps: Tensor) -> Tensor | None:
+        return None
+
+
 def _sgd(momentum: float) -> Optimizer:
     return SGD(momentum)
 
@@ -94,7 +112,18 @@ def _adam(momentum: float) -> Optimizer:
     return Adam()
 
 
-_FACTORIES: dict[str, Callable[[float], Optimizer]] = {"sgd": _sgd, "nesterov": _nesterov, "adam": _adam}
+def _rmsprop(momentum: float) -> Optimizer:
+    if momentum:
+        raise ValueError(f"momentum belongs to 'sgd' and 'nesterov'; optimizer='rmsprop' has none, got {momentum}")
+    return RMSprop()
+
+
+_FACTORIES: dict[str, Callable[[float], Optimizer]] = {
+    "sgd": _sgd,
+    "nesterov": _nesterov,
+    "adam": _adam,
+    "rmsprop": _rmsprop,
+}
 OPTIMIZERS = tuple(_FACTORIES)
 
 
