@@ -12,7 +12,11 @@ import documents
 from undrift.simulation.options import AUTO, Options
 
 ROOT = Path(__file__).parents[1]
-GENERATED = [ROOT / "docs" / "settings.md", *(ROOT / "docs" / "algorithms").glob("*.md")]
+GENERATED = [
+    ROOT / "docs" / "settings.md",
+    ROOT / "docs" / "agreement.md",
+    *(ROOT / "docs" / "algorithms").glob("*.md"),
+]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MOST_ROUNDS = 3
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
