@@ -483,7 +483,7 @@ def test_the_list_of_algorithms_does_not_wait_for_torch() -> None:
         ("undrift expl", ["explain"]),
         ("undrift run -a fedh", ["fedhbm"]),
         ("undrift compare -a fedavg,fedpr", ["fedavg,fedprox"]),
-        ("undrift run --model lenet", ["lenet", "lenet5", "lenet-hsu"]),
+        ("undrift run --model lenet", ["lenet", "lenet-bn", "lenet5", "lenet-hsu"]),
         ("undrift data get fa", ["fashion-mnist"]),
         ("undrift data show --partition sh", ["shards"]),
         ("undrift explain scaf", ["scaffold"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -25,11 +26,13 @@ COUNTS: list[tuple[str, Shape, int, int]] = [
     ("mlp", (1, 8, 8), 10, 65 * 64 + 65 * 64 + 65 * 10),
     ("cnn", (1, 8, 8), 10, 10 * 16 + 145 * 32 + (32 * 2 * 2 + 1) * 64 + 65 * 10),
     ("lenet", (1, 28, 28), 10, 44_426),  # 156 + 2 416 + 30 840 + 10 164 + 850
+    ("lenet-bn", (1, 28, 28), 10, 44_426 + 2 * 22),
     ("lenet5", (1, 28, 28), 10, 61_706),
     ("lenet5", (1, 32, 32), 10, 61_706),
     ("lenet5", (3, 32, 32), 10, 62_006),
     ("cnn5", (3, 32, 32), 10, 62_006),
     ("cnn5", (3, 32, 32), 100, 62_006 + 85 * 90),
+    ("cnn5-bn", (3, 32, 32), 10, 62_006 + 2 * 22),
     ("lenet-hsu", (3, 32, 32), 10, 4_864 + 102_464 + 614_784 + 73_920 + 1_930),
     # Convolutions of VGG-11 and VGG-19: 9 220 480 and 20 024 384; two linear layers of 512: 525 312.
     ("vgg11-bn", (3, 32, 32), 10, 9_220_480 + 2 * 2_752 + 525_312 + 5_130),
@@ -69,9 +72,11 @@ SMALL: dict[str, tuple[Shape, int]] = {
     "mlp": ((5,), 3),
     "cnn": ((2, 8, 8), 3),
     "lenet": ((1, 16, 16), 3),
+    "lenet-bn": ((1, 16, 16), 3),
     "lenet5": ((1, 28, 28), 3),
     "lenet-hsu": ((1, 16, 16), 3),
     "cnn5": ((3, 16, 16), 3),
+    "cnn5-bn": ((3, 16, 16), 3),
     "vgg11-bn": ((3, 32, 32), 3),
     "vgg19": ((3, 32, 32), 3),
     "vgg19-bn": ((3, 32, 32), 3),
@@ -238,6 +243,17 @@ def test_deep_networks_keep_the_variance(name: str) -> None:
     with torch.no_grad():
         out = models.build(name, (3, 32, 32), 10)(torch.randn(4, 3, 32, 32))
     assert out.std(0).mean() > 1e-2
+
+
+@pytest.mark.parametrize("name", ["lenet-bn", "cnn5-bn"])
+def test_with_batch_normalisation_fedbn_is_not_fedavg(name: str) -> None:
+    """Statistics and scales stay with the clients, after two convolutions; a batch of one sample is no obstacle."""
+    shape, classes = SMALL[name]
+    model, data = models.build(name, shape, classes, seed=1), federation(name, (3, 2))
+    settings: dict[str, Any] = {"rounds": 2, "batch_size": 2, "lr": 0.05, "weighting": "uniform"}
+    bn, average = (ud.simulate(algorithm, model, data, **settings) for algorithm in ("fedbn", "fedavg"))
+    assert set(bn._states.gather(np.arange(2))["private"]) == {"1.weight", "1.bias", "5.weight", "5.bias"}
+    assert not torch.allclose(bn.parameters["0.weight"], average.parameters["0.weight"])
 
 
 WRONG: list[tuple[str, Shape, str]] = [

@@ -27,9 +27,10 @@ class FedBN(Algorithm):
     Use:
         Feature shift between few permanent clients.
     Pitfalls:
-        Without batch normalisation it is FedAvg; group and layer normalisations are shared like other parameters. There
-        is no global model: `run.clients` has the accuracy of every client's own (u, v_i), the history that of u with
-        the mean v of the clients seen so far, and `run.parameters` holds u and the initial v.
+        Without batch normalisation it is FedAvg (`lenet-bn` and `cnn5-bn` have it); group and layer normalisations are
+        shared like other parameters. There is no global model: `run.clients` has the accuracy of every client's own
+        (u, v_i), the history that of u with the mean v of the clients seen so far, and `run.parameters` holds u and the
+        initial v.
     Elsewhere:
         Looking for "bn" in names misses batch normalisations in `nn.Sequential` and in the shortcuts of a ResNet; here
         modules are found by their type. In fluke 0.8.1 clients that join late begin with an average of the others'

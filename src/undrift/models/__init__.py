@@ -15,7 +15,7 @@ from undrift.models.char_lstm import char_lstm
 from undrift.models.cnn import cnn
 from undrift.models.head import with_head
 from undrift.models.hog import softmax_hog
-from undrift.models.lenet import cnn5, lenet, lenet5, lenet_hsu
+from undrift.models.lenet import cnn5, cnn5_bn, lenet, lenet5, lenet_bn, lenet_hsu
 from undrift.models.mlp import mlp
 from undrift.models.mobilenet import mobilenetv2
 from undrift.models.pair_lstm import pair_lstm
@@ -32,9 +32,11 @@ _FACTORIES: dict[str, Factory] = {
     "mlp": mlp,
     "cnn": cnn,
     "lenet": lenet,
+    "lenet-bn": lenet_bn,
     "lenet5": lenet5,
     "lenet-hsu": lenet_hsu,
     "cnn5": cnn5,
+    "cnn5-bn": cnn5_bn,
     "vgg11-bn": vgg11_bn,
     "vgg19": vgg19,
     "vgg19-bn": vgg19_bn,
