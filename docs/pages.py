@@ -178,8 +178,8 @@ def row_of_setting(option: Option) -> str:
 
 
 def default(option: Option) -> str:
-    """The default, and what it stands for where a data set says nothing."""
-    return code(option.default) + (f": {code(option.general)}" if option.by_data else "")
+    """The default, and what it stands for where data set and algorithm say nothing."""
+    return code(option.default) + (f": {code(option.general)}" if option.left_open else "")
 
 
 def code(value: Any) -> str:

@@ -48,7 +48,9 @@ def settle(law: Law, case: str, rounds: int, **options: Any) -> np.ndarray:
         return bool((np.ptp(path[-5:], axis=0) < 1e-11).all())
 
     problem, settings = CASES[case]
-    problem.run(law.algorithm, rounds, lr=law.lr, callbacks=[at_rest], **settings | options)
+    # At the server rates that adaptive methods have for networks, they would be on their way for thousands of rounds.
+    settings = {"lr": law.lr, "server_lr": 1.0, **settings, **options}
+    problem.run(law.algorithm, rounds, callbacks=[at_rest], **settings)
     return path[-1]
 
 

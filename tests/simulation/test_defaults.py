@@ -40,7 +40,7 @@ def test_settings_of_data_sets_can_be_left_to_them(name: str) -> None:
     assert own.pop("model") in models.available()
     options = {each.name: each for each in declared(Arguments)}
     for key, value in own.items():
-        assert options[key].by_data
+        assert options[key].left_open
         options[key].kind.check(key, value)
 
 
@@ -85,6 +85,22 @@ def test_one_label_for_seeds_whose_rates_differ() -> None:
     found = ud.compare(["fsvrg"], nn.Linear(4, 2), data, seeds=2, rounds=1)
     assert [record.label for record in found.records] == ["FSVRG", "FSVRG"]
     assert [record.config["options"]["lr"] for record in found.records] == [0.02, 0.04]
+
+
+@pytest.mark.parametrize(
+    ("name", "rate"), [("fedadagrad", 0.1), ("fedadam", 0.01), ("fedyogi", 0.01), ("fedavgm", 1.0)]
+)
+def test_the_server_rate_that_is_left_open_is_the_algorithms(name: str, rate: float) -> None:
+    data = federation(3)
+
+    def found(algorithm: str, **given: Any) -> Any:
+        return resolve_defaults(Objects(algorithm, nn.Linear(4, 2), data), Options(**given), data)
+
+    assert found(name).options.server_lr == rate
+    assert (f"server_lr={rate:g}, Fed" in found(name).notice) == (rate != 1)
+    for given in (found(name, server_lr=0.5), found(f"{name}(server_lr=0.5)")):
+        assert given.options.server_lr == 0.5
+        assert "server_lr" not in given.notice
 
 
 @pytest.mark.parametrize("name", ["fsvrg", "mafsvrg", "gafsvrg"])

@@ -51,7 +51,7 @@ def test_every_option_has_a_key_of_its_own() -> None:
 
 @pytest.mark.parametrize("option", settings(), ids=lambda option: option.name)
 def test_defaults_pass_their_own_checks(option: Any) -> None:
-    value = option.general if option.by_data else option.default
+    value = option.general if option.left_open else option.default
     if value is not None:
         option.kind.check(option.name, value)
     assert option.meaning

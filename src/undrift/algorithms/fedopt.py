@@ -6,6 +6,7 @@ They differ in how the second moment s follows the square of the mean update D.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -75,7 +76,8 @@ class FedAdagrad(Algorithm):
         beta2: taken for exchange with FedAdam and FedYogi, and without effect.
         tau: added to the root that a step is divided by, τ: larger is less adaptive.
     Use:
-        Language models with large vocabularies. `server_lr` is η_g; search it together with `lr` on a logarithmic grid.
+        Language models with large vocabularies. `server_lr` is η_g, 0.1 where none is given; search it together with
+        `lr` on a logarithmic grid, as the paper does for every data set.
     Pitfalls:
         A step has length about η_g in every parameter, whatever D is: `server_lr` = 1 is far too large for most models.
         s only grows, so steps shrink. The fixed point is FedAvg's, not the optimum. `beta2` is accepted so that FedAdam
@@ -83,6 +85,8 @@ class FedAdagrad(Algorithm):
     Elsewhere:
         Most public code starts s at 0 (fluke 0.8.1, which scales D as well); some has momentum in FedAdagrad.
     """
+
+    default_server_lr: ClassVar[float] = 0.1
 
     beta1: float = 0.0
     beta2: float = 0.99
@@ -114,7 +118,8 @@ class FedAdam(Algorithm):
         beta2: decay β₂ of the mean of squared steps.
         tau: added to the root that a step is divided by, τ: larger is less adaptive.
     Use:
-        Transformers and recurrent networks. `server_lr` is η_g; search it together with `lr` on a logarithmic grid.
+        Transformers and recurrent networks. `server_lr` is η_g, 0.01 where none is given; search it together with `lr`
+        on a logarithmic grid, as the paper does for every data set.
     Pitfalls:
         A step has length about η_g in every parameter, whatever D is: `server_lr` = 1 is far too large for most models.
         τ sets how adaptive it is: far above |D| it is plain server momentum. The fixed point is FedAvg's, not the
@@ -123,6 +128,8 @@ class FedAdam(Algorithm):
         Flower and FedJAX correct the bias, Flower with τ = 1e-9; other code starts s at 0 (FL-Simulator, and fluke
         0.8.1, which scales D as well) or squares m instead of D.
     """
+
+    default_server_lr: ClassVar[float] = 0.01
 
     beta1: float = 0.9
     beta2: float = 0.99
@@ -154,12 +161,14 @@ class FedYogi(Algorithm):
         beta2: decay β₂ of the squared steps.
         tau: added to the root that a step is divided by, τ: larger is less adaptive.
     Use:
-        Like FedAdam, when cohorts differ a lot from round to round.
+        Like FedAdam, when cohorts differ a lot from round to round; `server_lr` is 0.01 where none is given.
     Pitfalls:
         As for FedAdam: `server_lr` = 1 is far too large for most models, and the fixed point is FedAvg's.
     Elsewhere:
         Most public code starts s at 0 (fluke 0.8.1, which scales D as well); FedJAX corrects the bias.
     """
+
+    default_server_lr: ClassVar[float] = 0.01
 
     beta1: float = 0.9
     beta2: float = 0.99

@@ -25,6 +25,7 @@ class Algorithm(HasOptions):
     """
 
     weighting: ClassVar[str] = "samples"  # what the paper uses
+    default_server_lr: ClassVar[float] = 1.0  # where no `server_lr` is given
     own_step: ClassVar[bool] = False  # it fixes the server's step, so that `server_lr` has no meaning
 
     # An option of every algorithm, therefore by keyword only.

@@ -1,4 +1,5 @@
-"""Settings that were left open: the data set's own where it has some, general ones elsewhere; the algorithm's weights.
+"""Settings that were left open: the data set's own where it has some, general ones elsewhere; the algorithm's weights
+and server rate.
 
 They are decided before a run starts, from data and algorithm alone, for Python and for the command line; a run
 directory stores what was decided. Data sets carry their settings in `data/catalogue.py`.
@@ -39,6 +40,10 @@ def resolve_defaults(objects: Objects, options: Options, data: FederatedData) ->
     own = default_settings(data.name) if data.name in data_sets() else {}
     found = {each.name: own.get(each.name, each.general) for each in _open(options)}
     taken = {name: value for name, value in found.items() if name in own}
+    stepped = ""
+    if "server_lr" in found:
+        rate = found["server_lr"] = written.algorithm.default_server_lr
+        stepped = "" if rate == 1 else f"; server_lr={rate:g}, {type(written.algorithm).__name__}'s own"
     if options.cohort == AUTO and len(data) <= EVERYONE:
         found["cohort"] = None
         taken.pop("cohort", None)
@@ -62,15 +67,15 @@ def resolve_defaults(objects: Objects, options: Options, data: FederatedData) ->
         text += " (cohort=1.0 for all)"
     if taken:
         text = f"{data.name}: {_listed(taken)}, the data set's own settings; {text}"
-    text += divided
+    text += divided + stepped
     label = written.label if written.settings else None
     return Resolved(replace(objects, algorithm=written.algorithm, data=data, **parts), resolved, label, text)
 
 
 def _open(given: Objects | Options) -> list[Any]:
-    """The options that were left to the data set."""
-    by_data = (each for each in declared(type(given)) if each.by_data)
-    return [each for each in by_data if isinstance(value := getattr(given, each.name), str) and value == AUTO]
+    """The options that were left to the data set or the algorithm."""
+    left_open = (each for each in declared(type(given)) if each.left_open)
+    return [each for each in left_open if isinstance(value := getattr(given, each.name), str) and value == AUTO]
 
 
 def _model(data: FederatedData, own: Mapping[str, Any]) -> str:

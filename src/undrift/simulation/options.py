@@ -18,7 +18,7 @@ from undrift.core import check
 Cohorts = int | float | Sequence[Sequence[int]] | None
 SEEDS = 2**32  # the random generator's
 
-AUTO = "auto"  # the default of settings that data sets may have values of their own for (`simulation/defaults.py`)
+AUTO = "auto"  # the default of settings that data set or algorithm may have a value of their own for (`defaults.py`)
 Auto = Any  # the type of that word, which the options of a run no longer hold once its data set is known
 
 
@@ -129,8 +129,10 @@ class Option(NamedTuple):
     section: str  # of a configuration file
     key: str  # in that section
     none: str | None = None  # a word for None, where that is not the default
-    by_data: bool = False  # whether data sets may have a value of their own, for which "auto" stands
-    general: Any = None  # what "auto" stands for with all other data
+    left_open: bool = (
+        False  # whether the data set or the algorithm may have a value of its own, for which "auto" stands
+    )
+    general: Any = None  # what "auto" stands for with all others
 
     @property
     def path(self) -> str:
@@ -139,7 +141,7 @@ class Option(NamedTuple):
     @property
     def words(self) -> tuple[str, ...]:
         """What may be written instead of a value."""
-        return (*([] if self.none is None else [self.none]), *([AUTO] if self.by_data else []))
+        return (*([] if self.none is None else [self.none]), *([AUTO] if self.left_open else []))
 
 
 _DECLARED = "option"  # the entry of a field's metadata
@@ -161,8 +163,17 @@ def option(
 
 def by_data(general: Any, meaning: str, kind: Kind, *, section: str, none: str | None = None) -> Any:
     """An option whose default is the data set's own setting, or else `general`."""
-    declared = {"default": AUTO, "meaning": meaning, "kind": kind, "section": section, "key": None, "none": none}
-    return field(default=AUTO, kw_only=True, metadata={_DECLARED: declared | {"by_data": True, "general": general}})
+    return _left_open(general, meaning=meaning, kind=kind, section=section, key=None, none=none)
+
+
+def by_algorithm(general: Any, meaning: str, kind: Kind, *, section: str, key: str) -> Any:
+    """An option whose default is the algorithm's own setting, which is `general` for most."""
+    return _left_open(general, meaning=meaning, kind=kind, section=section, key=key, none=None)
+
+
+def _left_open(general: Any, **declared: Any) -> Any:
+    whole = declared | {"default": AUTO, "left_open": True, "general": general}
+    return field(default=AUTO, kw_only=True, metadata={_DECLARED: whole})
 
 
 def given(meaning: str, default: Any = None) -> Any:
@@ -204,7 +215,13 @@ class Options:
     momentum: float = option(0.0, "momentum of the local optimiser", number(0, 1, open_high=True), section="local")
     weight_decay: float | Auto = by_data(0.0, "weight decay of the local objective", number(0), section="local")
     optimizer: str = option("sgd", "local optimiser", choice(registry("client.optim", "OPTIMIZERS")), section="local")
-    server_lr: float = option(1.0, "the server's learning rate", number(0, open_low=True), section="server", key="lr")
+    server_lr: float | Auto = by_algorithm(
+        1.0,
+        "the server's learning rate; auto: the algorithm's own, which is not 1 for FedAdagrad, FedAdam and FedYogi",
+        number(0, open_low=True),
+        section="server",
+        key="lr",
+    )
     weighting: str | None = option(
         AUTO,
         "client weights: by samples, uniform, or None for what the algorithm's paper uses; auto: the paper's in a "
