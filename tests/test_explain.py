@@ -68,8 +68,8 @@ def test_costs(name: str, client: float, server: float, down: float, up: float, 
 
 
 def test_traffic_is_measured_once_it_is_constant() -> None:
-    cost = explain.page("mafsvrg").cost  # G models from the fifth round on: 2 G + 2 down, 2 G + 1 up
-    assert (overview.sizes(cost.down), overview.sizes(cost.up)) == ("10", "9")
+    cost = explain.page("mafsvrg").cost  # G models from the fifth round on: 2 G + 1 down, 2 G + 1 up
+    assert (overview.sizes(cost.down), overview.sizes(cost.up)) == ("9", "9")
 
 
 def test_ledgers_are_counted_per_client() -> None:

@@ -79,7 +79,7 @@ SPARSE = list(zip(SPARSE_X, SPARSE_Y, strict=True))
 
 
 @pytest.mark.parametrize("engine", ["sequential", "batched"])
-@pytest.mark.parametrize("scaling", ["cohort", "printed", "off"])
+@pytest.mark.parametrize("scaling", ["cohort", "printed", "census", "off"])
 def test_sparse_features_by_hand(scaling: str, engine: str) -> None:
     """n^j = 4, 2, 3, 0 of 6 samples; ω^j = 1, 1, 2, 0 of 2 clients. Weight decay is not scaled."""
     common = None if scaling == "off" else np.array([4 / 6, 2 / 6, 3 / 6, 0.0])
@@ -134,6 +134,46 @@ def test_printed_counts_everybody_once() -> None:
         lr=0.2,
     )
     np.testing.assert_allclose(found(run), w, rtol=1e-12)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
+def test_a_census_counts_everybody_before_the_first_round(engine: str) -> None:
+    """Eq. 19, 21 and 59 of MA-FSVRG: n̂^j and ω^j over all clients, |S| of the cohort; nothing is sent up for it."""
+    w, common = start_of(line()), np.array([4 / 6, 2 / 6, 3 / 6, 0.0])
+    for i in (1, 0):
+        w = by_hand(w, [i], common, np.array([1.0, 1.0, 0.5, 1.0]), lr=0.2, steps=2)
+    run = ud.simulate(
+        FSVRG(feature_scaling="census"),
+        line(),
+        SPARSE,
+        loss=squared,
+        rounds=2,
+        cohort=[[1], [0]],
+        steps=2,
+        batch_size=None,
+        lr=0.2,
+        engine=engine,
+    )
+    np.testing.assert_allclose(found(run), w, rtol=1e-12)
+    assert run.history.bytes_up.tolist() == [8 * 2 * 5] * 2
+
+
+def test_a_census_of_what_is_no_input_of_the_layer() -> None:
+    """Pooled inputs, or normalised ones: all factors are one."""
+    image = [(torch.rand(4, 1, 2, 2), torch.tensor([0, 1, 0, 1])) for _ in range(2)]
+    scaled = ud.FederatedData.from_clients(image)
+    scaled.normalise = ((0.5,), (0.5,))
+    pooled = nn.Sequential(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(1, 2))
+    whole = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    for model, data in ((pooled, image), (whole, scaled)):
+        runs = [
+            ud.simulate(FSVRG(feature_scaling=scaling), model, data, rounds=2, cohort=[[0, 1], [0]], lr=0.5).parameters
+            for scaling in ("census", "off")
+        ]
+        if data is image:
+            assert_close(*runs)
+        else:  # A of dense data is the participation ratio
+            assert not torch.allclose(runs[0]["1.weight"], runs[1]["1.weight"])
 
 
 def test_dense_data_have_no_factors_but_the_participation_ratio() -> None:

@@ -27,7 +27,7 @@ KIND = np.array([0, 0, 0, 0, 1, 1, 1, 2, 2])
 KINDS = Quadratics(
     curvature=tuple(map(tuple, _spread.uniform(0.5, 2.0, size=(9, 3)))),
     centre=tuple(map(tuple, SPOTS[KIND] + _spread.normal(scale=0.4, size=(9, 3)))),
-    start=(0.5, 0.5, 0.5),
+    start=(0.4, 0.5, 0.7),
     lr=0.3,
     steps=4,
     samples=(2, 1, 3, 2, 1, 2, 2, 3, 1),
@@ -55,26 +55,28 @@ class Reference:
         for _ in range(problem.steps):
             w = w - (problem.lr / n)[:, None] * (a * (w - self.models[choice]) + anchors[choice])
         if isinstance(algorithm, MAFSVRG):
-            aims = self.centres(w, self.models)
+            aims = self.centres(w, self.models, algorithm.centred_starts)
         else:
-            rate = problem.steps * (problem.lr / n).mean() if algorithm.group_lr is None else algorithm.group_lr
-            aims = self.models - rate * self.centres(a * (w - b), anchors)
+            rate = (problem.lr / n).mean() if algorithm.group_lr is None else algorithm.group_lr
+            aims = self.models - rate * self.centres(a * (w - b), anchors, algorithm.centred_starts)
         self.votes = np.bincount(choice, minlength=len(aims))
         self.models = aims
         if algorithm.acceleration != "off":
             now = np.einsum("i,icd->cd", p, gradients(aims))
             self.first = algorithm.beta1 * self.first + (1 - algorithm.beta1) * now
             self.second = algorithm.beta2 * self.second + (1 - algorithm.beta2) * now**2
-            rate = algorithm.alpha0 * np.sqrt(1 - algorithm.beta2**number)
+            steps = number if algorithm.accelerate_first_rounds else number - algorithm.threshold
+            rate = algorithm.alpha0 * np.sqrt(1 - algorithm.beta2**steps)
             if algorithm.acceleration == "printed":
                 rate *= (1 - algorithm.beta1) / np.sqrt(1 - algorithm.beta2)
-            self.models = aims - rate * self.first / (np.sqrt(self.second) + 1e-8)
+            root = np.sqrt(self.second + 1e-8) if algorithm.eps_in_root else np.sqrt(self.second) + 1e-8
+            self.models = aims - rate * self.first / root
 
     @staticmethod
-    def centres(z: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    def centres(z: np.ndarray, starts: np.ndarray, centred: bool) -> np.ndarray:
         mean = z.mean(0)
         u = np.linalg.svd((z - mean).T)[0][:, : len(starts) - 1]
-        points, centres = (z - mean) @ u, (starts - mean) @ u
+        points, centres = (z - mean) @ u, (starts - mean if centred else starts) @ u
         for _ in range(100):
             members = np.linalg.norm(points[:, None] - centres, axis=2).argmin(1)
             for c in set(members):
@@ -98,10 +100,22 @@ def watch(problem: Quadratics, algorithm: Any, rounds: int, **options: Any) -> t
     return states, run
 
 
-@pytest.mark.parametrize("acceleration", ["adam", "printed", "off"])
+@pytest.mark.parametrize(
+    "reading",
+    [
+        {"acceleration": "adam"},
+        {"acceleration": "printed"},
+        {"acceleration": "off"},
+        {"accelerate_first_rounds": False},
+        {"centred_starts": False},
+        {"eps_in_root": True, "beta2": 0.999999999},  # v is about ε
+        {"starts": "random"},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("kind", [MAFSVRG, GAFSVRG])
-def test_rounds_after_the_threshold_by_hand(kind: Any, acceleration: str) -> None:
-    algorithm = kind(models=3, threshold=2, acceleration=acceleration, alpha0=0.03, beta1=0.6, beta2=0.9)
+def test_rounds_after_the_threshold_by_hand(kind: Any, reading: dict[str, Any]) -> None:
+    algorithm = kind(**{"models": 3, "threshold": 2, "alpha0": 0.03, "beta1": 0.6, "beta2": 0.9} | reading)
     cohorts = [EVERYONE, EVERYONE, EVERYONE, [0, 1, 3, 4, 6, 7, 8], EVERYONE]
     states, run = watch(KINDS, algorithm, 5, cohort=cohorts)
     begun = states[1]
@@ -115,6 +129,41 @@ def test_rounds_after_the_threshold_by_hand(kind: Any, acceleration: str) -> Non
     found = np.array([model["point"].numpy() for model in run.models])
     np.testing.assert_allclose(found, reference.models[order], rtol=1e-9, atol=1e-9)
     assert_close(run.parameters["point"], run.models[0]["point"])
+
+
+@pytest.mark.parametrize("reading", [{"centred_starts": False}, {"eps_in_root": True}, {"starts": "random"}], ids=str)
+def test_a_reading_is_not_the_default(reading: dict[str, Any]) -> None:
+    found, default = (
+        watch(KINDS, MAFSVRG(models=3, threshold=1, beta2=1 - 1e-9, **given), 3)[0][-1]["models"]["point"]
+        for given in (reading, {})
+    )
+    assert abs(found - default).max() > 1e-3
+
+
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
+def test_until_the_threshold_without_acceleration_it_is_fsvrg(engine: str) -> None:
+    """Procedure 4 as printed: nothing is asked for in the third exchange, and moments begin after round T."""
+    late = MAFSVRG(models=3, threshold=2, accelerate_first_rounds=False)
+    states, run = watch(KINDS, late, 3, engine=engine)
+    plain, _ = watch(KINDS, FSVRG(), 1, engine=engine)
+    np.testing.assert_allclose(states[0]["models"]["point"][0], plain[0]["model"]["point"], rtol=1e-12)
+    assert not states[1]["moments"]["first"]["point"].any()
+    assert states[2]["moments"]["first"]["point"].all()
+    model = 3 * 8 * 9
+    assert (run.history.bytes_down // model).tolist() == [2, 2, 7]
+    assert (run.history.bytes_up // model).tolist() == [2, 2, 7]
+
+
+@pytest.mark.parametrize("threshold", [0, 2])
+def test_random_models_wait_until_the_threshold(threshold: int) -> None:
+    """The first is trained in rounds up to T; the others stay as they were drawn, by the seed."""
+    algorithm = MAFSVRG(models=3, threshold=threshold, starts="random")
+    states, run = watch(KINDS, algorithm, 3)
+    begun = run.experiment.method.server(run.experiment.learner.parameters, {})["models"]["point"].numpy()
+    np.testing.assert_array_equal(begun[0], KINDS.start)
+    assert len(np.unique(begun, axis=0)) == 3
+    waiting = [np.array_equal(state["models"]["point"][1:], begun[1:]) for state in states]
+    assert waiting == [number <= threshold for number in (1, 2, 3)]
 
 
 def test_group_lr_is_the_length_of_the_servers_step() -> None:
@@ -210,7 +259,7 @@ def test_the_printed_first_step_is_31_times_as_long() -> None:
 
 
 def test_ga_with_one_model_descends_along_the_gradients_of_the_trained() -> None:
-    """No grouping: x ← x − η_group Σ p_i ∇f_i(w_i), η_group = mean J η/n_i."""
+    """No grouping: x ← x − η_group Σ p_i ∇f_i(w_i), η_group = mean η/n_i."""
     problem = Quadratics(EQUAL.curvature, EQUAL.centre, EQUAL.start, lr=0.3, steps=3, samples=(2, 1, 3))
     path, _ = problem.run(GAFSVRG(models=1, threshold=0, acceleration="off"), 3)
     a, b, n = problem.a, problem.b, np.array(problem.samples)
@@ -219,7 +268,7 @@ def test_ga_with_one_model_descends_along_the_gradients_of_the_trained() -> None
         mean, w = p @ (a * (x - b)), np.tile(x, (3, 1))
         for _ in range(3):
             w = w - (0.3 / n)[:, None] * (a * (w - x) + mean)
-        x = x - 3 * (0.3 / n).mean() * (p @ (a * (w - b)))
+        x = x - (0.3 / n).mean() * (p @ (a * (w - b)))
         np.testing.assert_allclose(found, x, rtol=1e-12)
     losses = [p @ (a * (x - b) ** 2).sum(1) / 2 for x in (np.array(problem.start), *path)]
     assert losses == sorted(losses, reverse=True)
@@ -252,11 +301,11 @@ def test_preference_is_by_the_objective(decay: float) -> None:
 @pytest.mark.parametrize("kind", [MAFSVRG, GAFSVRG])
 @pytest.mark.parametrize("acceleration", ["adam", "off"])
 def test_traffic_before_and_after_the_threshold(kind: Any, acceleration: str) -> None:
-    """Each client receives its own anchor only; a preference and GA's length of a walk are a number each."""
+    """Each client receives its own anchor only, not again the model; a preference and GA's rate are a number each."""
     _, run = watch(KINDS, kind(models=3, threshold=1, acceleration=acceleration), 2)
     model, extra = 3 * 8, acceleration == "adam"
     down, up = run.history.bytes_down / 9, run.history.bytes_up / 9
-    assert down.tolist() == [(3 + extra) * model, (5 + 3 * extra) * model]
+    assert down.tolist() == [(2 + extra) * model, (4 + 3 * extra) * model]  # 2 G + 1 with acceleration
     assert up.tolist() == [(2 + extra) * model, (4 + 3 * extra) * model + 8 + 8 * (kind is GAFSVRG)]
 
 
@@ -269,7 +318,7 @@ def linear() -> nn.Module:
     return seeded(lambda: nn.Linear(6, 3))
 
 
-@pytest.mark.parametrize("scaling", ["cohort", "printed", "off"])
+@pytest.mark.parametrize("scaling", ["cohort", "printed", "census", "off"])
 def test_one_model_without_acceleration_is_fsvrg_on_sparse_data(scaling: str) -> None:
     options: dict[str, Any] = {"rounds": 4, "cohort": 3, "batch_size": 4, "lr": 0.8, "weight_decay": 0.01}
     mine = MAFSVRG(models=1, threshold=2, acceleration="off", feature_scaling=scaling)
@@ -282,9 +331,9 @@ def test_features_enlarge_the_step_of_every_group(kind: Any) -> None:
     """As printed, A is the participation ratio of dense data, from the moment that not everybody takes part."""
     cohorts = [[0, 1, 2, 3, 4], [0, 2, 3]]
 
-    def moves(scaling: str) -> tree.Tree:
+    def moves(scaling: str, **options: Any) -> tree.Tree:
         seen: list[tree.Tree] = []
-        algorithm = kind(models=2, threshold=1, acceleration="off", feature_scaling=scaling)
+        algorithm = kind(models=2, threshold=1, acceleration="off", feature_scaling=scaling, **options)
         ud.simulate(
             algorithm,
             linear(),
@@ -300,6 +349,10 @@ def test_features_enlarge_the_step_of_every_group(kind: Any) -> None:
     plain, printed = moves("off"), moves("printed")
     assert_close(printed, {"weight": 0.6 * plain["weight"], "bias": plain["bias"]}, rtol=1e-9, atol=1e-12)
     assert_close(moves("cohort"), plain, rtol=1e-9, atol=1e-12)
+    assert_close(moves("census"), printed, rtol=1e-9, atol=1e-12)
+    if kind is GAFSVRG:  # Eq. 57 and again Eq. 60
+        twice = {"weight": 0.36 * plain["weight"], "bias": plain["bias"]}
+        assert_close(moves("printed", scale_twice=True), twice, rtol=1e-9, atol=1e-12)
 
 
 def kinds_of_classes() -> tuple[list[tuple[Tensor, Tensor]], tuple[Tensor, Tensor]]:
@@ -387,6 +440,7 @@ def test_pgvc_goes_with_it() -> None:
         ({"acceleration": "adma"}, "did you mean 'adam'"),
         ({"feature_scaling": "on"}, "feature_scaling"),
         ({"group_lr": 0.0}, "group_lr"),
+        ({"starts": "randm"}, "did you mean 'random'"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], word: str) -> None:
@@ -398,5 +452,9 @@ def test_wrong_options_are_refused(options: dict[str, Any], word: str) -> None:
 def test_what_has_no_meaning_is_refused() -> None:
     with pytest.raises(ValueError, match="group_lr belongs to GAFSVRG"):
         MAFSVRG(group_lr=0.1)
+    with pytest.raises(ValueError, match="scale_twice belongs to GAFSVRG"):
+        MAFSVRG(scale_twice=True)
+    with pytest.raises(TypeError, match="centred_starts"):
+        MAFSVRG(centred_starts=1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="models must be at most the number of clients, 3"):
         EQUAL.run(MAFSVRG(models=4), 1)

@@ -28,7 +28,8 @@ class Counting(LocalChannel):
         answers = super().exchange(phase, mails, cohorts)
         for mail, cohort, answer in zip(mails, cohorts, answers, strict=True):
             clients = len(cohort.ids)
-            down = clients * tree.nbytes(mail.shared) + tree.nbytes(mail.each)
+            shared, each = (tree.drop(part, mail.known) for part in (mail.shared, mail.each))
+            down = clients * tree.nbytes(shared) + tree.nbytes(each)
             SEEN.append((phase, down, tree.nbytes(answer.replies)))
             assert all(len(leaf) == clients for leaf in tree.leaves(answer.replies))
         return answers

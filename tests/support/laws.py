@@ -869,9 +869,21 @@ LAWS: tuple[Law, ...] = (
         model=linear,
     ),
     Law(
+        FSVRG(feature_scaling="census"),
+        label="fsvrg-census",
+        # No feature is ever zero, and everybody takes part: all factors are one.
+        neutral=Neutral(
+            FSVRG(feature_scaling="census"), FSVRG(feature_scaling="off"), exact=False, options={"cohort": None}
+        ),
+        down=3,
+        up=2,
+        remembers=True,
+        model=linear,
+    ),
+    Law(
         MAFSVRG(models=2, threshold=2),
         neutral=Neutral(MAFSVRG(models=1, acceleration="off"), FSVRG(), exact=False),
-        down=6,
+        down=5,
         up=5,
         warm_up=2,
         ledger=True,
@@ -879,7 +891,7 @@ LAWS: tuple[Law, ...] = (
     Law(
         GAFSVRG(models=2, threshold=2),
         neutral=Neutral(GAFSVRG(models=2, threshold=5, acceleration="off"), FSVRG(), exact=False),
-        down=6,
+        down=5,
         up=5,
         warm_up=2,
         ledger=True,
@@ -887,8 +899,28 @@ LAWS: tuple[Law, ...] = (
     Law(
         GAFSVRG(models=3, threshold=2, acceleration="off", feature_scaling="printed"),
         label="gafsvrg-printed",
-        down=5,
+        down=4,
         up=4,
+        warm_up=2,
+        remembers=True,
+        ledger=True,
+        model=linear,
+    ),
+    Law(
+        GAFSVRG(
+            models=3,
+            threshold=2,
+            starts="random",
+            accelerate_first_rounds=False,
+            centred_starts=False,
+            eps_in_root=True,
+            scale_twice=True,
+            feature_scaling="census",
+        ),
+        label="gafsvrg-readings",
+        excused={"translation": "models are drawn at random"},
+        down=7,
+        up=7,
         warm_up=2,
         remembers=True,
         ledger=True,

@@ -34,7 +34,7 @@ class FSVRG(Algorithm):
     Options:
         scale_step: divide the rate by the number of a client's samples, as in the paper.
         feature_scaling: how rare features are made up for: "cohort" counts them in the cohort, "printed" over all
-            clients, "off" leaves them.
+            clients heard so far, "census" over all clients before round 1, "off" leaves them.
     Use:
         Softmax regression on sparse data, all clients in every round. The original has batches of one sample and one
         epoch, n_i steps at the rate η/n_i; `scale_step=False` makes the rate η. Where no `lr` is given, η is the data
@@ -73,4 +73,4 @@ class FSVRG(Algorithm):
         )
 
     def corrections(self, setting: Setting) -> tuple[Correction, ...]:
-        return (VarianceReduction(Features.of(setting.layout, self.feature_scaling), self.scale_step),)
+        return (VarianceReduction(Features.of(setting, self.feature_scaling), self.scale_step),)

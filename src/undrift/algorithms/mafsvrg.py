@@ -11,7 +11,7 @@ from undrift.methods.algorithm import Algorithm
 from undrift.methods.averaging import Averaging
 from undrift.methods.correction import Correction
 from undrift.methods.setting import Setting
-from undrift.methods.several_models import Acceleration, SeveralModels
+from undrift.methods.several_models import Acceleration, Grouping, SeveralModels
 from undrift.methods.variance_reduction import FEATURE_SCALINGS, Features, VarianceReduction
 
 
@@ -29,11 +29,17 @@ class _Grouping(Algorithm):
     acceleration: str = "adam"
     feature_scaling: str = "cohort"
     group_lr: float | None = None
+    starts: str = "groups"
+    accelerate_first_rounds: bool = True
+    centred_starts: bool = True
+    eps_in_root: bool = False
+    scale_twice: bool = False
 
     def __post_init__(self) -> None:
         check.integer("models", self.models, 1)
         # Several models are made of the clients' after round `threshold`, so there must be such a round.
-        check.integer("threshold", self.threshold, 1 if self.models > 1 else 0)
+        check.choice("starts", self.starts, ("groups", "random"))
+        check.integer("threshold", self.threshold, 1 if self.models > 1 and self.starts == "groups" else 0)
         check.number("beta1", self.beta1, 0, 1, open_high=True)
         check.number("beta2", self.beta2, 0, 1, open_high=True)
         check.number("alpha0", self.alpha0, 0)
@@ -41,13 +47,15 @@ class _Grouping(Algorithm):
         check.choice("feature_scaling", self.feature_scaling, FEATURE_SCALINGS)
         if self.group_lr is not None:
             check.number("group_lr", self.group_lr, 0, open_low=True)
+        for name in ("accelerate_first_rounds", "centred_starts", "eps_in_root", "scale_twice"):
+            check.flag(name, getattr(self, name))
 
     @property
     def divides_rate(self) -> bool:
         return True
 
     def corrections(self, setting: Setting) -> tuple[Correction, ...]:
-        return (VarianceReduction(Features.of(setting.layout, self.feature_scaling), scale_step=True),)
+        return (VarianceReduction(Features.of(setting, self.feature_scaling), scale_step=True),)
 
     def method(self, setting: Setting) -> SeveralModels:
         if self.models > setting.population:
@@ -67,15 +75,27 @@ class _Grouping(Algorithm):
             acceleration=self._acceleration(),
             count=self.models,
             threshold=self.threshold,
-            by_gradient=self.by_gradient,
-            group_lr=self.group_lr,
+            grouping=Grouping(
+                by_gradient=self.by_gradient,
+                lr=self.group_lr,
+                centred_starts=self.centred_starts,
+                scale_twice=self.scale_twice,
+                random=self.starts == "random" and self.models > 1,
+            ),
             seed=setting.seed,
         )
 
     def _acceleration(self) -> Acceleration | None:
         if self.acceleration == "off":
             return None
-        return Acceleration(self.beta1, self.beta2, self.alpha0, printed=self.acceleration == "printed")
+        return Acceleration(
+            beta1=self.beta1,
+            beta2=self.beta2,
+            alpha0=self.alpha0,
+            printed=self.acceleration == "printed",
+            eps_in_root=self.eps_in_root,
+            first_rounds=self.accelerate_first_rounds,
+        )
 
 
 @dataclass(frozen=True)
@@ -107,24 +127,36 @@ class MAFSVRG(_Grouping):
         alpha0: length α₀ of that step, for each parameter.
         acceleration: the last step: "adam", "printed" (the paper's factors), or "off".
         feature_scaling: how rare features are made up for: "cohort" counts them in the cohort, "printed" over all
-            clients, "off" leaves them.
+            clients heard so far, "census" over all clients before round 1 (Eq. 19), "off" leaves them.
         group_lr: of GAFSVRG; must be None here.
+        starts: where the G models begin: "groups", the centres of round T's local models, or "random", the one model of
+            rounds up to T and G − 1 random ones.
+        accelerate_first_rounds: take the last step also in rounds up to T; False: only after them (Procedure 4), β₂'s
+            power counting from there.
+        centred_starts: start k-means at U^T (ŵ_c − z̄); False: at U^T ŵ_c, as printed (Eq. 39, 53).
+        eps_in_root: divide by √(v + ε) instead of √v + ε, as Eq. 64 can also be read; ε is 1e-8.
+        scale_twice: of GAFSVRG; must be False here.
     Use:
         Clients of a few kinds that no single model fits well; models small enough to send G of them. `run.models` has
         all, first the one that most clients of the last cohort prefer; it is `run.parameters` and is evaluated in the
         history.
     Pitfalls:
-        Traffic: 4 models down and 3 up until round T, then 2 G + 2 down and 2 G + 1 up (without acceleration 3 and 2,
-        then G + 2 and G + 1), in three exchanges, and 2 G full passes. The rate is η/n_i, as in FSVRG: `lr` is of the
-        order of a client's samples, and where none is given it is the data set's rate times their mean. α₀ is a step
-        per parameter: gradients of any size move the model by about α₀ per round. A cohort much larger than G is needed
-        to group well: models are moved into the plane of the cohort's, and with one client or with equal ones they all
-        coincide. A model that no client prefers is not trained and may
-        never recover; check ``run.evaluate()``. BatchNorm statistics are those of all models together.
+        Traffic: 3 models down and up until round T, then 2 G + 1 down and up (without acceleration 2, then G + 1), in
+        three exchanges, and 2 G full passes: clients receive all models, the mean gradient at the one they prefer, and
+        all new models; a census is not counted. The rate is η/n_i, as in FSVRG: `lr` is of the order of a client's
+        samples, and where none is given it is the data set's rate times their mean. α₀ is a step per parameter:
+        gradients of any size move the model by about α₀ per round. A cohort much larger than G is needed to group well:
+        models are moved into the plane of the cohort's, and with one client or with equal ones they all coincide. A
+        model that no client prefers is not trained and may never recover; check ``run.evaluate()``. BatchNorm
+        statistics are those of all models together.
     Elsewhere:
-        The paper prints the start of the centres without the centring that its last line adds back (Eq. 39), and in
-        addition to √(1 − β₂^r) the factor (1 − β₁)/√(1 − β₂) of moments that are not normalised (Eq. 64), with which
-        the first step is 31 times too long at β₁ = 0; ``acceleration="printed"`` has it.
+        Defaults are what is sound where the paper is not clear, and options what it prints. Eq. 64 has, in addition to
+        √(1 − β₂^r), the factor (1 − β₁)/√(1 − β₂) of moments that are not normalised, with which the first step is 31
+        times too long at β₁ = 0: ``acceleration="printed"``. Eq. 39 starts centres without the centring that Eq. 43
+        adds back. A of Eq. 59 has the cohort above and all clients below the line: of dense data it is the
+        participation ratio. The paper does not say how the G models begin; equal ones would stay equal. It uses
+        β₁ = 0, G = 4, lr = 12 for MNIST and β₁ = 0.9, G = 3, lr = 0.08 for CIFAR-10, with weight decay 0.01, one or two
+        classes a client and softmax regression on HOG features (`softmax-hog`).
     """
 
     by_gradient: ClassVar[bool] = False
@@ -133,6 +165,8 @@ class MAFSVRG(_Grouping):
         super().__post_init__()
         if self.group_lr is not None:
             raise ValueError(f"group_lr belongs to GAFSVRG, whose server descends; got {self.group_lr}")
+        if self.scale_twice:
+            raise ValueError("scale_twice belongs to GAFSVRG, whose step the paper prints with A in Eq. 57 and 60")
 
 
 @dataclass(frozen=True)
@@ -149,7 +183,7 @@ class GAFSVRG(_Grouping):
         c_i, a_c and the local steps as in MAFSVRG;  z_i = ∇f_i(w_i) at the trained w_i
         U: the top G−1 left singular vectors of the centred z_i;  centres: k-means on U^T (z_i − z̄), started at
         U^T (a_c − z̄);  ẑ_c = U centre_c + z̄
-        ŵ*_c = ŵ_c − η_group ẑ_c,  η_group = `group_lr`, or the length of a client's own path, mean_S J_i η/n_i
+        ŵ*_c = ŵ_c − η_group ẑ_c,  η_group = `group_lr`, or the mean rate of a client's own steps, mean_S η/n_i
         then A, acceleration, and the rounds until T as in MAFSVRG
     Options:
         models: the number of global models, G.
@@ -159,15 +193,24 @@ class GAFSVRG(_Grouping):
         alpha0: length α₀ of that step, for each parameter.
         acceleration: the last step: "adam", "printed" (the paper's factors), or "off".
         feature_scaling: how rare features are made up for: "cohort" counts them in the cohort, "printed" over all
-            clients, "off" leaves them.
-        group_lr: rate of a group's step; None for the length of a client's own path.
+            clients heard so far, "census" over all clients before round 1 (Eq. 19), "off" leaves them.
+        group_lr: rate of a group's step; None for the mean rate of a client's own steps, η/n_i.
+        starts: where the G models begin: "groups", the centres of round T's local models, or "random", the one model of
+            rounds up to T and G − 1 random ones.
+        accelerate_first_rounds: take the last step also in rounds up to T; False: only after them (Procedure 4), β₂'s
+            power counting from there.
+        centred_starts: start k-means at U^T (ŵ_c − z̄); False: at U^T ŵ_c, as printed (Eq. 39, 53).
+        eps_in_root: divide by √(v + ε) instead of √v + ε, as Eq. 64 can also be read; ε is 1e-8.
+        scale_twice: multiply a group's step by A twice, as printed (Eq. 57 and 60).
     Use:
         Like MAFSVRG, when clients change or few of them take part in a round.
     Pitfalls:
         As for MAFSVRG, with one more full pass. Group c follows the gradients near a_c, which need not belong to the
         clients that prefer ŵ_c.
     Elsewhere:
-        The paper adds the gradient (Eq. 57–58) and has no rate; here the model descends.
+        The paper adds the gradient (Eq. 57–58) and has no rate; here the model descends, at the clients' own rate: at
+        the length of a whole local path, 0.9 for five unequal clients of the digits, the CNN diverges after 22 rounds.
+        Eq. 57 has A, and Eq. 60 once more: ``scale_twice=True``. Otherwise as in MAFSVRG.
     """
 
     by_gradient: ClassVar[bool] = True

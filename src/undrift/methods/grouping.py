@@ -43,9 +43,10 @@ class Plane(NamedTuple):
         directions = vectors * torch.where(values > noise, values.clamp_min(0).rsqrt(), 0)
         return cls(mean, centred, directions=directions, points=gram @ directions)
 
-    def project(self, stacked: Tree) -> Tensor:
-        """Stacked trees in the plane [m, k]."""
-        return tree.products(tree.sub(stacked, self.mean), self.centred).cpu().double() @ self.directions
+    def project(self, stacked: Tree, centred: bool = True) -> Tensor:
+        """Stacked trees in the plane [m, k]: U^T (z − z̄), or U^T z unless they are `centred`."""
+        given = tree.sub(stacked, self.mean) if centred else stacked
+        return tree.products(given, self.centred).cpu().double() @ self.directions
 
     def lift(self, points: Tensor) -> Tree:
         """Points [m, k] of the plane as stacked trees."""

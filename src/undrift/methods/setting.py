@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
 from undrift.client.layout import Layout
 from undrift.client.optim import Optimizer
 from undrift.core.tree import Tree
+from undrift.data.census import Census
 from undrift.methods.aggregate import Aggregate, mean
 from undrift.methods.codec import Codec
 
@@ -40,3 +42,4 @@ class Setting:
     plugins: tuple[Plugin, ...] = ()
     codec: Codec | None = None
     buffers: Tree = field(default_factory=dict, compare=False, repr=False)  # the model's initial ones
+    census: Callable[[], Census] | None = field(default=None, compare=False, repr=False)  # features of all samples

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from undrift.client.task import Task
-from undrift.core import tree
+from undrift.core import random, tree
+from undrift.core.random import Key, Stream
 from undrift.core.tree import Tree
 from undrift.methods.averaging import Averaging, Train, mean_buffers
 from undrift.methods.correction import Heard
@@ -35,28 +36,47 @@ class Acceleration:
     beta2: float
     alpha0: float
     printed: bool  # with the further factor (1 − β₁)/√(1 − β₂) of Eq. 64
+    eps_in_root: bool  # √(v + ε) instead of √v + ε
+    first_rounds: bool  # also in rounds r ≤ T
 
-    def step(self, models: Tree, gradients: Tree, moments: State, round: int) -> tuple[Tree, State]:
+    def step(self, models: Tree, gradients: Tree, moments: State, number: int) -> tuple[Tree, State]:
+        """The step and the new moments; `number` counts the steps from 1."""
         first = tree.mix(gradients, moments["first"], self.beta1)
         second = tree.mix({k: a.square() for k, a in gradients.items()}, moments["second"], self.beta2)
-        rate = self.alpha0 * math.sqrt(1 - self.beta2**round)
+        rate = self.alpha0 * math.sqrt(1 - self.beta2**number)
         if self.printed:
             rate *= (1 - self.beta1) / math.sqrt(1 - self.beta2)
-        direction = {k: m / (second[k].sqrt() + _EPS) for k, m in first.items()}
+        direction = {k: m / self._root(second[k]) for k, m in first.items()}
         return tree.add(models, direction, -rate), {"first": first, "second": second}
+
+    def _root(self, second: Tensor) -> Tensor:
+        return (second + _EPS).sqrt() if self.eps_in_root else second.sqrt() + _EPS
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """How models are made of what clients send."""
+
+    by_gradient: bool  # GA: of their gradients at the models they have trained; else of these models
+    lr: float | None  # rate of GA's step; None: the mean of the clients' own
+    centred_starts: bool  # centres start at U^T (ŵ_c − z̄); else at U^T ŵ_c, as printed (Eq. 39, 53)
+    scale_twice: bool  # GA's step is multiplied by A twice, as printed (Eq. 57 and 60)
+    random: bool  # all models but the first begin at random; else at the groups of round T
 
 
 @dataclass(frozen=True)
 class SeveralModels:
-    """`count` models, stacked [G, ...]; one and the same in all places until round `threshold`."""
+    """`count` models, stacked [G, ...], of which only the first is trained until round `threshold`.
+
+    The others are the same until then, or wait as they were drawn.
+    """
 
     training: Averaging  # how a client trains one of them: FSVRG
     reduction: VarianceReduction  # its correction
     acceleration: Acceleration | None
     count: int  # G
     threshold: int  # T
-    by_gradient: bool  # GA
-    group_lr: float | None
+    grouping: Grouping
     seed: int
 
     @cached_property
@@ -70,6 +90,10 @@ class SeveralModels:
 
     def server(self, model: Tree, buffers: Tree) -> State:
         models = self.spread({k: v[None] for k, v in model.items()})
+        if self.grouping.random:
+            models = tree.concat(
+                [tree.row(models, slice(1)), tree.stack([self._drawn(model, c) for c in range(1, self.count)])]
+            )
         votes = torch.zeros(self.count, dtype=torch.int64, device=next(iter(model.values())).device)
         state: State = {"models": models, "votes": votes, self.key: self.reduction.server(models)}
         if self.acceleration:
@@ -116,6 +140,24 @@ class SeveralModels:
         """[1, ...] or [G, ...] as [G, ...]."""
         return {k: v.expand(self.count, *v.shape[1:]) for k, v in stacked.items()}
 
+    def kept(self, before: Tree, now: Tree) -> Tree:
+        """[1, ...] or [G, ...] as [G, ...]: what is now the one model's is all models', unless these wait as drawn."""
+        if self.grouping.random and len(next(iter(now.values()))) < self.count:
+            return tree.concat([now, tree.row(before, slice(1, None))])
+        return self.spread(now)
+
+    def _drawn(self, model: Tree, number: int) -> Tree:
+        """A random model: every tensor with the mean and the deviation of the initial one."""
+        drawn: Tree = {}
+        for i, (name, value) in enumerate(model.items()):
+            key = Key(self.seed, 0, torch.tensor(number, device=value.device))
+            noise = random.normal(key, Stream.INITIAL, i, tuple(value.shape)).to(value)
+            drawn[name] = value.mean() + value.std(correction=0) * noise
+        return drawn
+
+    def accelerates(self, round: int) -> bool:
+        return self.acceleration is not None and (self.acceleration.first_rounds or not self.single(round))
+
     def broadcast(self, server: State, round: int) -> Mail:
         return Mail({"models": self.current(server["models"], round)} | _buffers(server))
 
@@ -144,7 +186,8 @@ class CompareModels:
         gradients, objectives = method.examine(inbox, client, task)
         found = method.reduction.features.count(_with_one_model(inbox, 0)["model"], task)
         preference = {} if method.single(int(task.key.round)) else {"preference": objectives.argmin()}
-        return Answer({"gradient": gradients} | found | preference, client | ({method.key: found} if found else {}), {})
+        reply = {"gradient": gradients} | method.reduction.features.sent(found) | preference
+        return Answer(reply, client | ({method.key: found} if found else {}), {})
 
     def hear(self, server: State, replies: Message, cohort: Cohort) -> State:
         method, ledger = self.method, server["ledger"]
@@ -162,7 +205,8 @@ class CompareModels:
 
 @dataclass(frozen=True)
 class TrainPreferred:
-    """Down: to each client the model it prefers and the mean gradient there. Up: its update or, for GA, ∇f_i(w_i)."""
+    """Down: to each client the mean gradient at the model it prefers, which it still has. Up: its update or, for GA,
+    ∇f_i(w_i)."""
 
     method: SeveralModels
 
@@ -171,19 +215,19 @@ class TrainPreferred:
         correction = method.reduction.broadcast(server[method.key], server["models"])
         each = tree.repeat(tree.drop(correction, ["gradient"]), len(choice))
         each["gradient"] = tree.row(correction["gradient"], choice)
-        return Mail(_buffers(server), {"model": tree.row(server["models"], choice), method.key: each})
+        own = {"model": tree.row(server["models"], choice), method.key: each}
+        return Mail(_buffers(server), own, known=("model", "buffers"))
 
     def answer(self, inbox: Message, client: State, task: Task) -> Answer:
         method = self.method
         trained = Train(method.training).answer(inbox, client, task)
-        if not method.by_gradient or method.single(int(task.key.round)):
+        if not method.grouping.by_gradient or method.single(int(task.key.round)):
             return trained
         model, buffers = method.training.received(inbox, client, task)
         reply: Message = tree.drop(trained.reply, ["update"])
         reply["slope"] = task.full_gradient(tree.add(model, trained.reply["update"]), buffers).gradient
-        if method.group_lr is None:
-            gain = method.training.optimizer.gain(task.steps)
-            reply["length"] = (task.steps if gain is None else gain) * task.lr / task.samples
+        if method.grouping.lr is None:
+            reply["rate"] = task.lr / task.samples
         return trained._replace(reply=reply)
 
     def hear(self, server: State, replies: Message, cohort: Cohort) -> State:
@@ -191,25 +235,28 @@ class TrainPreferred:
         models = method.current(server["models"], int(cohort.round))
         if method.single(int(cohort.round)):
             change = {k: v[None] for k, v in tree.mean(replies["update"], cohort.weights).items()}
-        elif method.by_gradient:
-            rate = replies["length"].mean() if method.group_lr is None else method.group_lr
+        elif method.grouping.by_gradient:
+            rate = replies["rate"].mean() if method.grouping.lr is None else method.grouping.lr
             change = tree.scale(self._grouped(replies["slope"], server[method.key]["gradient"], cohort), -rate)
+            if method.grouping.scale_twice:
+                change = method.reduction.features.enlarged(change, server[method.key])
         else:
             change = tree.sub(self._grouped(_trained(server, replies), models, cohort), models)
         change = method.reduction.features.enlarged(change, server[method.key])
-        after = server | {"models": method.spread(tree.add(models, change, method.training.server_lr))}
-        if int(cohort.round) == method.threshold and method.count > 1:
+        moved = tree.add(models, change, method.training.server_lr)
+        after = server | {"models": method.kept(server["models"], moved)}
+        if int(cohort.round) == method.threshold and method.count > 1 and not method.grouping.random:
             after = after | self._first_groups(_trained(server, replies), cohort)
         if "buffers" in replies:
             after = after | {"buffers": mean_buffers(replies["buffers"], cohort.weights)}
-        return after if method.acceleration else _with_first_groups(after)
+        return after if method.accelerates(int(cohort.round)) else _with_first_groups(after)
 
     def _grouped(self, rows: Tree, starts: Tree, cohort: Cohort) -> Tree:
         """The centres [G, ...] of groups of rows, from these starts (Eq. 26–43, 45–57); one group is their mean."""
         if self.method.count == 1:
             return {k: v[None] for k, v in tree.mean(rows, cohort.weights).items()}
         plane = Plane.through(rows, self.method.count - 1)
-        return plane.lift(lloyd(plane.points, plane.project(starts)).centres)
+        return plane.lift(lloyd(plane.points, plane.project(starts, self.method.grouping.centred_starts)).centres)
 
     def _first_groups(self, rows: Tree, cohort: Cohort) -> State:
         """The models with which grouping begins in the next round; G equal ones would stay equal."""
@@ -228,22 +275,27 @@ class AccelerateModels:
     method: SeveralModels
 
     def ask(self, server: State, cohort: Cohort) -> Mail:
-        return self.method.broadcast(server, int(cohort.round))
+        number = int(cohort.round)
+        return self.method.broadcast(server, number) if self.method.accelerates(number) else Mail({})
 
     def answer(self, inbox: Message, client: State, task: Task) -> Answer:
+        if not self.method.accelerates(int(task.key.round)):
+            return Answer({}, client, {})
         return Answer({"gradient": self.method.examine(inbox, client, task)[0]}, client, {})
 
     def hear(self, server: State, replies: Message, cohort: Cohort) -> State:
-        method = self.method
+        method, number = self.method, int(cohort.round)
+        if not method.accelerates(number):
+            return server
         assert method.acceleration is not None
         models, moments = method.acceleration.step(
-            models=method.current(server["models"], int(cohort.round)),
+            models=method.current(server["models"], number),
             gradients=tree.mean(replies["gradient"], cohort.weights),
-            moments={k: method.current(m, int(cohort.round)) for k, m in server["moments"].items()},
-            round=int(cohort.round),
+            moments={k: method.current(m, number) for k, m in server["moments"].items()},
+            number=number if method.acceleration.first_rounds else number - method.threshold,
         )
-        spread = {k: method.spread(m) for k, m in moments.items()}
-        return _with_first_groups(server | {"models": method.spread(models), "moments": spread})
+        kept = {k: method.kept(server["moments"][k], m) for k, m in moments.items()}
+        return _with_first_groups(server | {"models": method.kept(server["models"], models), "moments": kept})
 
 
 @dataclass(frozen=True)

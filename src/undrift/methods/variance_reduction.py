@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from undrift.client.layout import Layout
 from undrift.client.task import Task
 from undrift.core import tree
 from undrift.core.tree import Tree
+from undrift.data.census import Census
 from undrift.methods.correction import At, Correction, Heard
+from undrift.methods.setting import Setting
 from undrift.protocol import Message, State
 
-FEATURE_SCALINGS = ("cohort", "printed", "off")
+FEATURE_SCALINGS = ("cohort", "printed", "census", "off")
 
 
 @dataclass(frozen=True)
@@ -28,16 +29,21 @@ class Features:
 
     weight: str | None  # None: every factor is one, nothing is counted and nothing sent
     all_clients: bool = False  # φ and ω of all clients that have taken part so far instead of the cohort's
+    counted: Census | None = field(default=None, compare=False)  # φ and ω of all clients, counted beforehand
 
     @classmethod
-    def of(cls, layout: Layout, scaling: str) -> Features:
+    def of(cls, setting: Setting, scaling: str) -> Features:
         """Only a model that is one linear layer has a column for every input feature."""
-        return cls(None if scaling == "off" else layout.only_linear, all_clients=scaling == "printed")
+        weight = None if scaling == "off" else setting.layout.only_linear
+        counted = setting.census() if weight and scaling == "census" and setting.census else None
+        return cls(weight, all_clients=scaling == "printed", counted=counted)
 
     def server(self, model: Tree) -> State:
         if self.weight is None:
             return {}
         ones = model[self.weight].new_ones(model[self.weight].shape[-1])
+        if self.counted and len(self.counted.frequency) == len(ones):
+            return {"frequency": self.counted.frequency.to(ones), "enlargement": ones}
         state: State = {"frequency": ones, "enlargement": ones}
         if self.all_clients:
             zeros, zero = torch.zeros_like(ones), ones.new_zeros(())
@@ -58,9 +64,18 @@ class Features:
         """φ_i, from a client's own samples."""
         return {} if self.weight is None else {"frequency": _frequency(task, model[self.weight].shape[-1])}
 
+    def sent(self, found: Message) -> Message:
+        """The part of a client's count that the server does not know yet."""
+        return found if self.counted is None else {}
+
     def digest(self, server: State, heard: Heard) -> State:
         if self.weight is None:
             return {}
+        if self.counted is not None:
+            frequency = server["frequency"]
+            if len(self.counted.holders) != len(frequency):  # the layer's inputs are not the samples themselves
+                return {"frequency": frequency, "enlargement": torch.ones_like(frequency)}
+            return _factors(frequency, self.counted.holders.to(frequency), len(heard.cohort.ids))
         own, cohort = heard.replies["frequency"], heard.cohort  # [n, features]
         here = (own > 0).to(own.dtype)
         if not self.all_clients:
@@ -125,7 +140,7 @@ class VarianceReduction(Correction):
 
     def survey(self, anchor: Tree, client: State, task: Task, buffers: Tree) -> tuple[Message, State]:
         found = self.features.count(anchor, task)
-        return {"gradient": task.full_gradient(anchor, buffers).gradient} | found, found
+        return {"gradient": task.full_gradient(anchor, buffers).gradient} | self.features.sent(found), found
 
     def digest(self, server: State, heard: Heard) -> State:
         gradient = tree.mean(heard.replies["gradient"], heard.cohort.weights)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +23,7 @@ from undrift.core.tree import Tree
 from undrift.data import load
 from undrift.data.augment import Augment
 from undrift.data.batches import Schedule, Table, shared_shape
+from undrift.data.census import census
 from undrift.data.federated import FederatedData, held_out
 from undrift.engines import LocalTraining, Workload, choose
 from undrift.engines.determinism import arithmetic, find_precision
@@ -81,6 +83,7 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None) -> Se
         plugins=plugins,
         codec=compress,
         buffers=learner.buffers,
+        census=partial(census, data),
     )
     training = LocalTraining(
         learner=learner,

@@ -373,7 +373,8 @@ def _largest(nest: Nest, clients: int) -> Tensor:
 
 
 def _sent(mail: Mail, clients: int) -> int:
-    return clients * tree.nbytes(mail.shared) + tree.nbytes(mail.each)
+    shared, each = (tree.drop(part, mail.known) for part in (mail.shared, mail.each))
+    return clients * tree.nbytes(shared) + tree.nbytes(each)
 
 
 def _floats(nest: Message) -> list[Tensor]:
