@@ -175,6 +175,8 @@ class TestARunBegunInPython:
         Path("flat.py").write_text(code, encoding="utf-8")
         assert undrift("resume", "x", "--rounds", "2", "-m", "flat.py:net").exit_code == 0
         refused(undrift("resume", "x", "--rounds", "3", "-m", "own.py:Net"), "the given model is not the one this run")
+        message = "-d own.py:load does not belong to this run: its data is 'digits'; leave -d out"
+        refused(undrift("resume", "x", "--rounds", "3", "-m", "flat.py:net", "-d", "own.py:load"), message)
 
     def test_what_is_missing_is_said(self, undrift: Undrift) -> None:
         self.begin("x", 1)

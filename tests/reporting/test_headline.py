@@ -56,6 +56,13 @@ def test_level_but_later() -> None:
     )
 
 
+def test_level_and_as_soon() -> None:
+    assert said([record("FedAvg", [0.1, 0.8]), record("FedHBM", [0.2, 0.9])]) == (
+        "FedHBM ended at 90.0 % accuracy, 10.0 points above FedAvg, "
+        "and reached FedAvg’s final accuracy in 2 rounds, as FedAvg did."
+    )
+
+
 def test_a_target_only_one_reaches() -> None:
     runs = [record("FedAvg", FEDAVG), record("FedHBM", FEDHBM)]
     assert said(runs, 0.9).endswith(", and reached 90.0 % in 3 rounds; FedAvg did not reach it.")

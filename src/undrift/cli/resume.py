@@ -45,14 +45,21 @@ def resume(
     from undrift.storage.directory import RunDirectory
 
     stored = RunDirectory.open(directory).config
-    use_model(model, stored.get("model"))
-    use_data(data, stored["data"].get("name") if isinstance(stored.get("data"), dict) else None)
+    names = _names(stored)
+    use_model(model, names["model"])
+    use_data(data, names["data"])
     use_algorithms(algorithm)
     if (name := stored["algorithm"].get("name")) not in available():
         raise ValueError(f"the algorithm {name!r} is not known here; if it is code in a file, add -a FILE.py:NAME")
     objects = _objects(directory, stored, data, model)
     with resumed_with(options_with_code(algorithm, data, model), directory):
         train(lambda: ud.resume(directory, rounds, **objects), as_json)
+
+
+def _names(stored: dict[str, Any]) -> dict[str, Any]:
+    """What the run directory says of data and model: names, or texts that name code."""
+    data = stored.get("data")
+    return {"data": data.get("name") if isinstance(data, dict) else None, "model": stored.get("model")}
 
 
 def _objects(directory: Path, stored: dict[str, Any], data: str | None, model: str | None) -> dict[str, Any]:
@@ -63,6 +70,11 @@ def _objects(directory: Path, stored: dict[str, Any], data: str | None, model: s
 
     options = {part: text for part, text in (("data", data), ("model", model)) if text is not None}
     needed = given_as_objects(stored)
+    for part, name in _names(stored).items():
+        if part in options and part not in needed and not check.names_code(str(name)):
+            raise ValueError(
+                f"-{part[0]} {options[part]} does not belong to this run: its {part} is {name!r}; leave -{part[0]} out"
+            )
     if missing := [part for part in needed if part not in options]:
         if set(needed) <= {"data", "model"}:
             how = "name code that makes them: " + " ".join(f"-{part[0]} FILE.py:NAME" for part in needed)

@@ -154,6 +154,8 @@ def _target_clause(rival: Outcome, baseline: Outcome, lead: float, target: float
         return f"{ours}; {baseline.label} did not reach it"
     if round(rival.rounds_to_target) < round(baseline.rounds_to_target):
         return f"{ours} instead of {_rounds_to_target(baseline).removesuffix(f'{NBSP}rounds')}"
+    if round(rival.rounds_to_target) == round(baseline.rounds_to_target):
+        return f"{ours}, as {baseline.label} did"
     return f"{ours}, against {_rounds_to_target(baseline)} for {baseline.label}"
 
 
