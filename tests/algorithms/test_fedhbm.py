@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import undrift as ud
-from laws import classified, mlp
+from laws import classified, normed
 from quadratics import BY_ONES, SIZED, Quadratics
 from undrift.algorithms import GHB, FedAvg, FedHBM, LocalGHB
 
@@ -19,12 +22,16 @@ ALONE = Quadratics(((1.0,),), ((0.0,),), (1.0,), lr=0.5)
     ("algorithm", "points"),
     [
         # a = ¼: ¼ + 0 − ⅛ = ⅛, then ⅛ − 1/16 + ½(⅛ − ¼) = 0
-        (FedHBM(), (1 / 4, 0, 0)),
+        (FedHBM(beta=1.0), (1 / 4, 0, 0)),
         # the same shift, before the slope is taken: ⅛ − 1/16 = 1/16, half of which remains
-        (FedHBM(nesterov=True), (1 / 4, 1 / 32)),
+        (FedHBM(beta=1.0, nesterov=True), (1 / 4, 1 / 32)),
+        # a = 1, then ½: ⅛ + ½(¼ − 1) = −¼, then −⅛ + ½(−¼ − ½) = −½; in the third round a = ¼, then −¼
+        (FedHBM(beta=1.0, anchor="step"), (1 / 4, -1 / 2, -1 / 2)),
+        # slopes at ¼ − ⅜ and at −1/16 − 9/32
+        (FedHBM(beta=1.0, anchor="step", nesterov=True), (1 / 4, -11 / 64)),
         # ½(¼ − 1) = −⅜ in both steps: ⅛ − ⅜ = −¼, then −⅛ − ⅜ = −½
-        (LocalGHB(), (1 / 4, -1 / 2)),
-        (LocalGHB(nesterov=True), (1 / 4, -7 / 32)),
+        (LocalGHB(beta=1.0), (1 / 4, -1 / 2)),
+        (LocalGHB(beta=1.0, nesterov=True), (1 / 4, -7 / 32)),
         # over one round the server's walk is what the only client saw
         (GHB(beta=1.0, tau=1), (1 / 4, -1 / 2, -11 / 16)),
         # nothing until three models exist; then ¼(1/16 − 1) = −15/64 in both steps
@@ -45,16 +52,18 @@ def path_of(algorithm: Any, momentum: float, weight_decay: float) -> list[np.nda
     """The table of the paper: what x and the anchor are, C anew in every round, J_i steps."""
     x, start = np.array(SIZED.start), np.array(SIZED.start)
     moving = isinstance(algorithm, FedHBM)
-    anchors: dict[int, np.ndarray] = {}
+    by_step = moving and algorithm.anchor == "step"
+    anchors: dict[int, list[np.ndarray]] = {}  # one for every step
     first = {"shared": start, None: None}[algorithm.variant]
     path = []
     for cohort in COHORTS:
         ends = []
         for i in cohort:
-            anchor = anchors.get(i, first)
+            before = anchors.get(i, [first] * 4)
             gain = algorithm.beta * len(cohort) / 3 / COUNTS[i]
-            y, buffer = x, np.zeros(1)
-            for _ in range(COUNTS[i]):
+            y, buffer, visited = x, np.zeros(1), []
+            for anchor in before[: COUNTS[i]]:
+                visited.append(y)
                 here = y if moving and i in anchors else x
                 push = np.zeros(1) if anchor is None else gain * (here - anchor)
                 look = y + push if algorithm.nesterov else y
@@ -62,7 +71,7 @@ def path_of(algorithm: Any, momentum: float, weight_decay: float) -> list[np.nda
                 buffer = momentum * buffer + slope
                 y = y - SIZED.lr * buffer + push
             ends.append(y)
-            anchors[i] = y if moving else x
+            anchors[i] = visited if by_step else [y if moving else x] * 4
         x = COUNTS[cohort] @ np.array(ends) / COUNTS[cohort].sum()
         path.append(x)
     return path
@@ -71,37 +80,62 @@ def path_of(algorithm: Any, momentum: float, weight_decay: float) -> list[np.nda
 @pytest.mark.parametrize("local", [(0.0, 0.0), (0.5, 0.1)], ids=["plain", "momentum and decay"])
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("variant", [None, "shared"])
-@pytest.mark.parametrize("kind", [FedHBM, LocalGHB])
+@pytest.mark.parametrize("kind", [FedHBM, LocalGHB, partial(FedHBM, anchor="step")])
 def test_partial_participation(kind: Any, variant: str | None, nesterov: bool, local: tuple[float, float]) -> None:
     """Unequal steps and cohorts; the momentum is neither multiplied by the rate nor decayed nor in the buffer."""
     algorithm = kind(0.7, variant, nesterov)
     options = {"cohort": COHORTS, "momentum": local[0], "weight_decay": local[1], **BY_ONES}
-    path, _ = SIZED.run(algorithm, len(COHORTS), **options)
-    np.testing.assert_allclose(path, path_of(algorithm, *local), rtol=1e-12)
+    for engine in ("sequential", "batched"):
+        path, _ = SIZED.run(algorithm, len(COHORTS), engine=engine, **options)
+        np.testing.assert_allclose(path, path_of(algorithm, *local), rtol=1e-12)
 
 
-@pytest.mark.parametrize("kind", [FedHBM, LocalGHB])
-def test_a_pretrained_anchor_acts_in_the_first_participation(kind: Any) -> None:
+KINDS = pytest.mark.parametrize("kind", [FedHBM, LocalGHB, partial(FedHBM, anchor="step")])
+
+
+@KINDS
+def test_a_pretrained_anchor_acts_in_the_first_participation(kind: Any, tmp_path: Path) -> None:
     """½(1 − 3) = −1 in both steps, x staying at the model received: ½ − 1 = −½, then −¼ − 1 = −5/4."""
     pretrained = {"point": torch.tensor([3.0], dtype=torch.float64)}
-    path, _ = ALONE.run(kind(variant=pretrained), 1)
-    assert path[0, 0] == pytest.approx(-5 / 4, abs=1e-14)
+    save_file(pretrained, tmp_path / "start.safetensors")
+    for variant in (pretrained, tmp_path / "start.safetensors", str(tmp_path / "start.safetensors")):
+        path, _ = ALONE.run(kind(beta=1.0, variant=variant), 1)
+        assert path[0, 0] == pytest.approx(-5 / 4, abs=1e-14)
 
 
-@pytest.mark.parametrize("kind", [FedHBM, LocalGHB])
+def test_a_pretrained_anchor_must_fit(tmp_path: Path) -> None:
+    save_file({"other": torch.ones(1)}, tmp_path / "other.safetensors")
+    with pytest.raises(ValueError, match="variant: the given state has no tensor of the model's shape for 'point'"):
+        ALONE.run(FedHBM(variant=tmp_path / "other.safetensors"), 1)
+    with pytest.raises(FileNotFoundError, match=r"variant: there is no file 'nowhere\.safetensors'"):
+        ALONE.run(FedHBM(variant="nowhere.safetensors"), 1)
+
+
+def random_anchor(kind: Any, client: int, engine: str = "sequential") -> dict[str, torch.Tensor]:
+    """At a vanishing rate one step of β C = 1 is x − a_i: the anchor can be read off."""
+    settings: dict[str, Any] = {"rounds": 1, "cohort": [[client]], "steps": 1, "lr": 1e-15, "engine": engine}
+    run = ud.simulate(kind(beta=5.0, variant="random"), normed(), classified(), **settings)
+    return {k: 2 * v - run.parameters[k] for k, v in normed().state_dict().items() if k in run.parameters}
+
+
+@KINDS
 def test_a_random_anchor_is_the_client_s_own(kind: Any) -> None:
-    """At a vanishing rate one step is x − a_i: everyone's anchor can be read off."""
+    mine, again, yours = (random_anchor(kind, client) for client in (0, 0, 1))
+    for name, value in normed().named_parameters():
+        assert torch.equal(mine[name], again[name])
+        if value.ndim == 1 and (value == value[0]).all():  # of normalisations: ones and zeros, always
+            torch.testing.assert_close(mine[name], value.detach(), rtol=0, atol=1e-6)
+        else:
+            bound = value.detach().abs().max()
+            assert (mine[name] - yours[name]).abs().max() > 0.3 * bound
+            assert 0.3 * bound < mine[name].abs().max() < 3 * bound
+    batched = random_anchor(kind, 0, "batched")
+    torch.testing.assert_close(batched, mine, rtol=0, atol=1e-6)
 
-    def anchor(client: int) -> torch.Tensor:
-        settings: dict[str, Any] = {"rounds": 1, "cohort": [[client]], "steps": 1, "lr": 1e-15}
-        run = ud.simulate(kind(beta=5.0, variant="random"), mlp(), classified(), **settings)  # β C = 1
-        return 2 * mlp().state_dict()["0.weight"] - run.parameters["0.weight"]
 
-    mine, yours, weight = anchor(0), anchor(1), mlp().state_dict()["0.weight"]
-    assert torch.equal(mine, anchor(0))
-    assert (mine - yours).abs().min() > 1e-6
-    for drawn in (mine, yours):
-        assert drawn.std() == pytest.approx(weight.std().item(), rel=0.3)
+def test_a_random_anchor_needs_an_initialiser() -> None:
+    with pytest.raises(ValueError, match=r"no reset_parameters\(\) of the model Point sets its parameter 'point'"):
+        ALONE.run(FedHBM(variant="random"), 1)
 
 
 def test_one_step_of_everybody_is_the_classical_heavy_ball() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,8 @@ from undrift.client.layout import AtMost
         ("fedpvr(layers=['a', 'b,c'])", FedPVR(layers=["a", "b,c"])),
         ("fedga(form=stale)", FedGA(form="stale")),
         ("fedhbm(variant=None, nesterov=True)", FedHBM(nesterov=True)),
+        ("fedhbm(variant=start.safetensors)", FedHBM(variant="start.safetensors")),
+        ("fedhbm(variant='runs/my-start.safetensors')", FedHBM(variant=Path("runs/my-start.safetensors"))),
         ("fedavg(pgvc=PGVC(layers=1))", FedAvg(pgvc=PGVC(layers=1))),
         ("fedprox(mu=0.1, pgvc=pgvc(layers=1, form=additive))", FedProx(0.1, pgvc=PGVC(1, "additive"))),
         ("fedavg(pgvc=pgvc())", FedAvg(pgvc=PGVC())),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import undrift as ud
 from records import record
-from undrift.algorithms import FSVRG, FedAvg, FedHBM
+from undrift.algorithms import FSVRG, GHB, FedAvg, FedHBM, LocalGHB
 from undrift.methods.setting import Plan
 from undrift.reporting.headline import headline
 from undrift.reporting.table import columns
@@ -23,7 +23,7 @@ def squared(output: Tensor, target: Tensor) -> Tensor:
     return (output[:, 0] - target).square()
 
 
-def simulate(algorithm: str, **given: Any) -> ud.Run:
+def simulate(algorithm: str | ud.Algorithm, **given: Any) -> ud.Run:
     torch.manual_seed(0)
     settings: dict[str, Any] = {"rounds": 3, "loss": squared, "engine": "sequential", "device": "cpu"}
     return ud.simulate(algorithm, nn.Linear(2, 1), CLIENTS, **settings | given)
@@ -56,18 +56,67 @@ def test_the_beta_that_is_advised_is_stable() -> None:
         assert FedHBM(advised + 0.02).warnings(Plan(1.0, steps))
 
 
+@pytest.mark.parametrize(
+    ("participation", "steps", "beta"),
+    [(1.0, 1, 0.9), (1.0, 2, 0.75), (1.0, 10_000, 0.64), (0.8, 10_000, 0.8), (0.6, 10_000, 1.0), (0.1, 8, 1.0)],
+)
+def test_a_default_beta_is_stable_and_the_largest(participation: float, steps: int, beta: float) -> None:
+    """(1 + βC/J)^J − 1 ≤ 0.9, in hundredths, and never over the paper's 1; a notice says what is not 1."""
+    plan = Plan(participation, steps)
+    said = FedHBM().notices(plan)
+    assert (float(said[0].split("=")[1].split()[0]) if said else 1.0) == beta
+    assert (1 + beta * participation / steps) ** steps - 1 <= 0.9 + 1e-12
+    assert beta == 1 or (1 + (beta + 0.01) * participation / steps) ** steps - 1 > 0.9
+    assert not FedHBM().warnings(plan)
+    assert not FedHBM(beta=beta).notices(plan), "what was given needs no notice"
+
+
+@pytest.mark.parametrize("kind", [LocalGHB, lambda beta: FedHBM(beta, anchor="step")], ids=["localghb", "step"])
+def test_momentum_over_rounds_is_stable_below_one(kind: Any) -> None:
+    for participation, beta, unstable in ((0.5, 1.0, False), (0.5, 1.01, True), (1.0, 0.99, False), (1.0, 1.0, True)):
+        assert bool(kind(beta).warnings(Plan(participation, 4))) == unstable
+        assert bool(GHB(beta, tau=1 if participation == 1 else 2).warnings(Plan(1.0, 4))) == unstable
+    assert not LocalGHB().warnings(Plan(1.0, 4))
+    assert not FedHBM(anchor="step").warnings(Plan(1.0, 4))
+    assert "beta=0.9 instead of the paper's 1" in FedHBM(anchor="step").notices(Plan(1.0, 4))[0]
+
+
+@pytest.mark.parametrize(
+    ("unstable", "stable"),
+    [(FedHBM(beta=0.9), FedHBM()), (LocalGHB(beta=1.2), LocalGHB()), (GHB(beta=1.2, tau=1), GHB(tau=1))],
+    ids=repr,
+)
+def test_the_limits_are_those_of_paths(unstable: ud.Algorithm, stable: ud.Algorithm) -> None:
+    """At a small rate, what clients part by in the first round is all there is to grow."""
+    settings: dict[str, Any] = {"lr": 1e-4, "rounds": 60, "steps": 4, "batch_size": None}
+    assert simulate(unstable, **settings).record.exploded
+    assert not simulate(stable, **settings).record.exploded
+
+
+def test_a_default_beta_is_said_before_the_first_round(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    given: dict[str, Any] = {"batch_size": 2, "lr": 1e-3}
+    run = simulate("fedhbm", **given)
+    assert (
+        "FedHBM: beta=0.75 instead of the paper's 1, which is unstable with 100% of the clients in a round and 2 local "
+        "steps" in [record.getMessage() for record in caplog.records]
+    )
+    same = simulate("fedhbm(beta=0.75)", **given)
+    assert all(torch.equal(value, same.parameters[name]) for name, value in run.parameters.items())
+
+
 def test_it_is_said_before_the_first_round(caplog: pytest.LogCaptureFixture) -> None:
     seen: list[int] = []
-    simulate("fedhbm", batch_size=2, lr=1e-3, callbacks=[lambda row, run: seen.append(len(warnings(caplog)))])
+    simulate("fedhbm(beta=1.0)", batch_size=2, lr=1e-3, callbacks=[lambda row, run: seen.append(len(warnings(caplog)))])
     assert seen[0] == 1
     assert warnings(caplog) == [
-        "FedHBM: beta=1 is unstable with 100% of the clients in a round: from one participation to the next, a "
-        "client's own drift is multiplied by 1.2; beta=0.82, or fewer clients in a round, keep that below 1"
+        "FedHBM(beta=1.0): beta=1 is unstable with 100% of the clients in a round: from one participation to the next, "
+        "a client's own drift is multiplied by 1.2; beta=0.82, or fewer clients in a round, keep that below 1"
     ]
     caplog.clear()
     torch.manual_seed(0)
     given: dict[str, Any] = {"loss": squared, "rounds": 1, "batch_size": 2, "lr": 1e-3}
-    ud.compare(["fedavg", "fedhbm"], nn.Linear(2, 1), CLIENTS, seeds=3, **given)
+    ud.compare(["fedavg", "fedhbm(beta=1.0)"], nn.Linear(2, 1), CLIENTS, seeds=3, **given)
     assert len(warnings(caplog)) == 1, "once, for all seeds"
 
 
@@ -87,7 +136,7 @@ def test_divergence_says_what_to_try(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ud.DivergenceError, match=r"; try lr=0\.3 instead of 1, or clip=1$"):
         simulate("fedavg", lr=1.0, rounds=100)
     with pytest.raises(ud.DivergenceError, match=r"or clip=3e\+17 instead of 1e\+18; beta=1 is unstable with 100%"):
-        simulate("fedhbm", lr=1.0, rounds=200, clip=1e18, batch_size=2)
+        simulate("fedhbm(beta=1.0)", lr=1.0, rounds=200, clip=1e18, batch_size=2)
 
 
 def test_a_comparison_says_what_diverged(caplog: pytest.LogCaptureFixture) -> None:

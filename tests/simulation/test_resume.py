@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 import undrift as ud
 from laws import classified, mlp
+from undrift.simulation.describe import _description, check_same
 from undrift.storage.checkpoint import Checkpoint
 from undrift.storage.directory import RunDirectory
 from undrift.storage.files import write_json
@@ -349,6 +350,29 @@ class TestObjects:
         with pytest.raises(ValueError, match="given variant as an object; give algorithm= again"):
             continued(tmp_path / "run")
         assert_same(continued(tmp_path / "run", algorithm=pretrained), begin(algorithm=pretrained))
+
+    def test_an_algorithm_with_a_file_among_its_options(self, tmp_path: Path) -> None:
+        file = tmp_path / "start.safetensors"
+        save_file({k: v + 1 for k, v in mlp().state_dict().items()}, file)
+        pretrained = ud.algorithms.FedHBM(variant=file)
+        begin(tmp_path / "run", pretrained, callbacks=after(2))
+        assert_same(continued(tmp_path / "run"), begin(algorithm=pretrained))
+        begin(tmp_path / "other", pretrained, callbacks=after(2))
+        save_file({k: v + 2 for k, v in mlp().state_dict().items()}, file)
+        with pytest.raises(ValueError, match="the given algorithm is not the one this run was started with"):
+            continued(tmp_path / "other")
+
+    def test_an_option_that_came_later(self) -> None:
+        stored = {"name": "fedhbm", "options": {"beta": 1.0, "variant": None, "nesterov": False}}
+        check_same({"algorithm": stored}, {"algorithm": _description(ud.algorithms.FedHBM(beta=1.0))})
+        with pytest.raises(ValueError, match="the given algorithm is not the one"):
+            check_same({"algorithm": stored}, {"algorithm": _description(ud.algorithms.FedHBM(1.0, anchor="step"))})
+
+    @pytest.mark.parametrize("options", [{"anchor": "step"}, {"variant": "random"}], ids=str)
+    def test_what_a_client_draws_or_passed(self, tmp_path: Path, options: dict[str, Any]) -> None:
+        algorithm = ud.algorithms.FedHBM(**options)
+        begin(tmp_path / "run", algorithm, callbacks=after(2))
+        assert_same(continued(tmp_path / "run"), begin(algorithm=algorithm))
 
 
 def _double(x: Tensor, key: Any, step: int) -> Tensor:

@@ -933,6 +933,17 @@ LAWS: tuple[Law, ...] = (
         limit=fedhbm_point(0.35),
     ),
     Law(
+        FedHBM(beta=0.5, anchor="step"),
+        label="fedhbm-step",
+        neutral=(
+            Neutral(FedHBM(beta=0.0, anchor="step"), exact=False),
+            # before the only step a client is where it received the model
+            Neutral(FedHBM(beta=0.3, anchor="step"), LocalGHB(beta=0.3), options={"steps": 1, "epochs": 1}),
+        ),
+        remembers=True,
+        limit=fedavg_point,
+    ),
+    Law(
         LocalGHB(beta=0.3),
         neutral=Neutral(LocalGHB(beta=0.0), exact=False),  # FedAvg's step is rounded once less
         remembers=True,

@@ -69,7 +69,7 @@ def accelerate(module: nn.Module) -> bool:
     for part in module.modules():
         if type(part) is nn.Conv2d and _supported(part) and "forward" not in vars(part):
             found, part.forward = True, partial(_convolution, part, None)  # type: ignore[method-assign]
-        if type(part) is nn.Sequential:
+        if isinstance(part, nn.Sequential) and type(part).forward is nn.Sequential.forward:
             children = list(part)
             for conv, (a, b) in zip(children, pairwise(children[1:]), strict=False):
                 relu, pool = (a, b) if isinstance(a, nn.ReLU) else (b, a)

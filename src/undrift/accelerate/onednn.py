@@ -27,7 +27,9 @@ def connect(module: nn.Module) -> bool:
     """
     found = False
     for part in module.modules() if torch.backends.mkldnn.is_available() else ():
-        if type(part) is nn.Sequential and (inner := _blocked(list(part))):
+        if not isinstance(part, nn.Sequential) or type(part).forward is not nn.Sequential.forward:
+            continue
+        if inner := _blocked(list(part)):
             found, part.forward = True, partial(_forward, part, inner, _steps(list(part), inner))  # type: ignore[method-assign]
     return found
 

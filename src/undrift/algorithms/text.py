@@ -60,7 +60,7 @@ def parse_plugin(text: str) -> Plugin:
 
 
 def read(text: str) -> tuple[str, dict[str, Any]]:
-    """The same as a name and plain values for `from_options`; a bare word among the options is a string."""
+    """The same as a name and plain values for `from_options`; bare words and names of files are strings."""
     name, parenthesis, rest = text.strip().partition("(")
     if len(text) > _LONGEST or not re.fullmatch(r"[\w -]+", name.strip()):
         raise ValueError(f"an algorithm is written name or name(option=value), got {check.shown(text)}")
@@ -120,6 +120,8 @@ def _keywords(call: ast.expr) -> dict[str, Any]:
 def _value(node: ast.expr) -> Any:
     if isinstance(node, ast.Name):
         return node.id
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name | ast.Attribute):  # the name of a file
+        return f"{_value(node.value)}.{node.attr}"
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         return {"name": node.func.id} | _keywords(node)
     return ast.literal_eval(node)

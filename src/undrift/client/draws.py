@@ -439,6 +439,21 @@ def _initialise(numbers: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return filled
 
 
+def _kaiming_uniform(
+    draws: Draws,
+    tensor: Tensor,
+    a: float = 0,
+    mode: str = "fan_in",
+    nonlinearity: Any = "leaky_relu",
+    generator: None = None,
+) -> Tensor:
+    """``nn.init.kaiming_uniform_``, the initialiser of PyTorch's linear and convolutional layers."""
+    fan = math.prod(tensor.shape[2:]) * tensor.shape[1 if mode == "fan_in" else 0]
+    bound = nn.init.calculate_gain(nonlinearity, a) * math.sqrt(3.0 / max(1, fan))
+    with torch.no_grad():
+        return tensor.copy_(_uniform_numbers(draws, tensor.shape, -bound, bound))
+
+
 def _random_(draws: Draws, input: Tensor, *bounds: int | None, to: int | None = None, **_: None) -> Tensor:
     """``Tensor.random_([low,] to)``: without an upper bound, up to what the type holds exactly."""
     if to is None:
@@ -498,6 +513,7 @@ ANSWERS: dict[Any, Callable[..., Any]] = {
     Tensor.random_: _random_,
     nn.init.uniform_: _initialise(lambda draws, shape, a, b: _uniform_numbers(draws, shape, a, b)),
     nn.init.normal_: _initialise(_normal_numbers),
+    nn.init.kaiming_uniform_: _kaiming_uniform,
 }
 # Functions that draw nothing, but make a tensor that may be filled with random numbers.
 _MAKERS: dict[Any, Callable[..., Tensor]] = {f: _own(f) for f in (torch.empty, torch.zeros, torch.ones, Tensor.new)}

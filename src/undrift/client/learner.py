@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from undrift.accelerate import convolution, onednn, recurrence
+from undrift.client import initialise
 from undrift.client.draws import Draws, MaskedStatistics
 from undrift.client.layout import Layout
 from undrift.client.module_copy import copied, is_averaged, named_tensors
@@ -353,6 +354,16 @@ class Learner:
             if name in tensors:
                 own.data = tensors[name].clone()
         return module.eval()
+
+    def initialiser(self) -> Callable[[Key], Tree]:
+        """Draws the parameters of another model of this kind; refused where some of them have no initialiser."""
+        skeleton, like = initialise.skeleton(self._fresh_module()), self.parameters
+        if missing := initialise.without_initialiser(skeleton, like):
+            raise ValueError(
+                f"no reset_parameters() of the model {type(self._template).__name__} sets its parameter "
+                f"{missing[0]!r}, so that no other model can be drawn"
+            )
+        return lambda key: initialise.drawn(skeleton, like, key)
 
     def state_names(self) -> dict[str, str]:
         """The names of the module's `state_dict`, with the name of the parameter or buffer that each stands for.

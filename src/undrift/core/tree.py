@@ -113,7 +113,7 @@ def leaves(nest: Nest) -> list[Tensor]:
 
 def where(condition: Tensor, nest: Nest, other: Nest) -> Nest:
     """`nest` if the (0-dimensional, possibly batched) condition holds, else `other`."""
-    return map_nest(lambda a, b: torch.where(condition, a, b), nest, other)
+    return map_nest(lambda a, b: a if a is b else torch.where(condition, a, b), nest, other)
 
 
 def stack(nests: Sequence[Nest]) -> Nest:

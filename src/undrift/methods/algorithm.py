@@ -46,6 +46,10 @@ class Algorithm(HasOptions):
     def buffer_policy(self, setting: Setting) -> str:
         return setting.buffer_policy
 
+    def notices(self, plan: Plan) -> tuple[str, ...]:
+        """What it chose for such a run where an option leaves that to it; said before round 1."""
+        return ()
+
     def warnings(self, plan: Plan) -> tuple[str, ...]:
         """What of its options is known to be unstable in such a run, and what to do about it; said before round 1."""
         return ()

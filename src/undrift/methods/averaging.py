@@ -166,6 +166,7 @@ class Train:
         at = At(
             params=anchor,
             origin=anchor,
+            step=0,
             batch=task.batch(0, buffers),
             anchor=anchor,
             anchor_buffers=buffers,
@@ -181,7 +182,7 @@ class Train:
 
         for j, active in enumerate(task.active):
             batch = task.batch(j, local.buffers) if j else at.batch  # the first one was drawn above
-            at = at._replace(params=local.params, origin=local.params, batch=batch)
+            at = at._replace(params=local.params, step=j, origin=local.params, batch=batch)
             after, at = self._step(local, at, inbox)
             value = at.loss
             if active is not None:

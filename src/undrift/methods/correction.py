@@ -22,6 +22,7 @@ class At(NamedTuple):
 
     params: Tree  # the current parameters, at which the gradient is taken
     origin: Tree  # where the step starts; differs from `params` only if some `locate` says so
+    step: int  # the number of the local step, from 0
     batch: Batch  # the samples of the gradient
     anchor: Tree  # the model it received (with its private part)
     anchor_buffers: Tree  # the buffers it received

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from undrift.core import check
@@ -74,6 +75,8 @@ def label_of(instance: Any) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, Mapping):  # a state dict
         return "{...}"
+    if isinstance(value, Path):
+        return repr(str(value))
     if not is_dataclass(value):
         return repr(value)
     given = {option.name: getattr(value, option.name) for option in options_of(value)}

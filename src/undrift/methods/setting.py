@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from undrift.client.layout import Layout
 from undrift.client.optim import Optimizer
+from undrift.core.random import Key
 from undrift.core.tree import Tree
 from undrift.data.census import Census
 from undrift.methods.aggregate import Aggregate, mean
@@ -25,6 +26,12 @@ class Plan:
     steps: int  # local steps of a client in a round, the median
     samples: float = 1.0  # of a client, the median
     lr: float = 1.0
+    most_steps: int = 0  # of any client, where that is more than the median
+
+    @property
+    def longest(self) -> int:
+        """Local steps of the client that takes the most."""
+        return max(self.steps, self.most_steps)
 
 
 @dataclass(frozen=True)
@@ -41,5 +48,7 @@ class Setting:
     aggregate: Aggregate = mean
     plugins: tuple[Plugin, ...] = ()
     codec: Codec | None = None
+    plan: Plan = Plan(participation=1.0, steps=1)
+    initialiser: Callable[[], Callable[[Key], Tree]] | None = field(default=None, compare=False, repr=False)
     buffers: Tree = field(default_factory=dict, compare=False, repr=False)  # the model's initial ones
     census: Callable[[], Census] | None = field(default=None, compare=False, repr=False)  # features of all samples

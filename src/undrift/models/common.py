@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 
 
@@ -21,14 +23,22 @@ def text(name: str, shape: tuple[int, ...]) -> None:
         raise ValueError(f"model {name!r} needs samples [length] of token numbers, got {shape}")
 
 
-def he(model: nn.Module) -> nn.Module:
+def he(*layers: Any) -> nn.Module:
+    """Layers, as `nn.Sequential` takes them, with He initialisation."""
+    model = HeInitialised(*layers)
+    model.reset_parameters()
+    return model
+
+
+class HeInitialised(nn.Sequential):
     """Weights drawn so that activations keep their variance from layer to layer (He et al., 2015), and zero biases.
 
     PyTorch's default shrinks them in every layer, and a deep network without normalisation would not start to learn.
     """
-    for part in model.modules():
-        if isinstance(part, nn.Conv2d | nn.Linear):
-            nn.init.kaiming_normal_(part.weight, nonlinearity="relu")
-            if part.bias is not None:
-                nn.init.zeros_(part.bias)
-    return model
+
+    def reset_parameters(self) -> None:  # not in the constructor, as a part of the layers, `model[:3]`, is made by it
+        for part in self.modules():
+            if isinstance(part, nn.Conv2d | nn.Linear):
+                nn.init.kaiming_normal_(part.weight, nonlinearity="relu")
+                if part.bias is not None:
+                    nn.init.zeros_(part.bias)

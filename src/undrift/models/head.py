@@ -5,15 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from undrift.core import check
-
-Weights = str | Path | Mapping[str, Tensor]
+from undrift.models.weights import Weights, read_weights
 
 
 class WithHead(nn.Module):
@@ -64,7 +61,7 @@ def with_head(
     classifier, old = list(linear.items())[-1]
     backbone.set_submodule(classifier, nn.Identity())
     if weights is not None:
-        _load(backbone, _read(weights), classifier)
+        _load(backbone, read_weights("weights", weights), classifier)
     if side is not None:
         check.integer("side", side, 1)
         backbone = nn.Sequential(nn.Upsample(size=(side, side), mode="bilinear"), backbone)
@@ -78,30 +75,6 @@ def _mlp(widths: list[int], classes: int) -> nn.Module:
     for inner, width in pairwise(widths):
         layers += [nn.Linear(inner, width), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
-
-
-def _read(weights: Weights) -> Mapping[str, Tensor]:
-    if isinstance(weights, Mapping):
-        state: object = weights
-    elif isinstance(weights, str | Path):
-        state = _read_file(Path(weights))
-    else:
-        raise TypeError(f"weights must be a file or a state dict, got {type(weights).__name__}")
-    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise ValueError("weights must be tensors by name, as `module.state_dict()` gives them")
-    return state
-
-
-def _read_file(path: Path) -> object:
-    if not path.is_file():
-        raise FileNotFoundError(f"weights: there is no file {str(path)!r}")
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # other kinds of files fail in many ways, even with an IndexError
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"weights: {str(path)!r} holds no weights that can be read safely: {reason}") from error
 
 
 def _load(backbone: nn.Module, given: Mapping[str, Tensor], classifier: str) -> None:

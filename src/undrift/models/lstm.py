@@ -22,8 +22,11 @@ class LSTM(nn.Module):
         self.weight_hh = nn.Parameter(torch.empty(4 * units, units))
         self.bias_ih = nn.Parameter(torch.empty(4 * units))
         self.bias_hh = nn.Parameter(torch.empty(4 * units)) if biases == 2 else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
         for parameter in self.parameters():
-            nn.init.uniform_(parameter, -(units**-0.5), units**-0.5)
+            nn.init.uniform_(parameter, -(self.units**-0.5), self.units**-0.5)
 
     def forward(self, x: Tensor) -> Tensor:
         kind = x.device.type

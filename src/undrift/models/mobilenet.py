@@ -49,7 +49,7 @@ def mobilenetv2(shape: tuple[int, ...], classes: int) -> nn.Module:
         flatten=nn.Flatten(),
         classifier=nn.Sequential(nn.Dropout(0.2), nn.Linear(1280, classes)),
     )
-    return he(nn.Sequential(parts))
+    return he(parts)
 
 
 def _convolution(inner: int, width: int, size: int, stride: int = 1, groups: int = 1) -> nn.Module:

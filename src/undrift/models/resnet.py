@@ -106,7 +106,7 @@ def _resnet(
         parts[f"layer{stage}"] = nn.Sequential(first, *(_same(width, norm) for _ in range(depth - 1)))
         inner = width
     parts |= {"avgpool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "fc": nn.Linear(inner, classes)}
-    return he(nn.Sequential(parts))
+    return he(parts)
 
 
 def _same(width: int, norm: Norm) -> Block:

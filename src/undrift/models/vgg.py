@@ -42,4 +42,4 @@ def _vgg(
             width = wider
         layers.append(nn.MaxPool2d(2))
     head = [nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, classes)]
-    return he(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), *head))
+    return he(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), *head)

@@ -18,9 +18,14 @@ class Attention(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.in_proj_weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(3 * width, width)))
-        self.in_proj_bias = nn.Parameter(torch.zeros(3 * width))
+        self.in_proj_weight = nn.Parameter(torch.empty(3 * width, width))
+        self.in_proj_bias = nn.Parameter(torch.empty(3 * width))
+        self.reset_parameters()
         self.out_proj = nn.Linear(width, width)
+
+    def reset_parameters(self) -> None:
+        nn.init.xavier_uniform_(self.in_proj_weight)
+        nn.init.zeros_(self.in_proj_bias)
 
     def forward(self, x: Tensor) -> Tensor:  # [B, S, D]
         projected = F.linear(x, self.in_proj_weight, self.in_proj_bias).unflatten(-1, (3, self.heads, -1))
@@ -51,12 +56,16 @@ class Layer(nn.Module):
 class Encoder(nn.Module):
     def __init__(self, positions: int, *, depth: int, width: int, heads: int, hidden: int) -> None:
         super().__init__()
-        self.pos_embedding = nn.Parameter(torch.empty(1, positions, width).normal_(std=0.02))
+        self.pos_embedding = nn.Parameter(torch.empty(1, positions, width))
+        self.reset_parameters()
         layers: OrderedDict[str, nn.Module] = OrderedDict()
         for number in range(depth):
             layers[f"encoder_layer_{number}"] = Layer(width, heads, hidden)
         self.layers = nn.Sequential(layers)
         self.ln = nn.LayerNorm(width, eps=1e-6)
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.pos_embedding, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.ln(self.layers(x + self.pos_embedding))
@@ -71,11 +80,15 @@ class VisionTransformer(nn.Module):
     ) -> None:
         super().__init__()
         channels, *sides = shape
-        self.class_token = nn.Parameter(torch.zeros(1, 1, width))
+        self.class_token = nn.Parameter(torch.empty(1, 1, width))
         self.conv_proj = nn.Conv2d(channels, width, patch, patch)
         positions = 1 + math.prod(side // patch for side in sides)
         self.encoder = Encoder(positions, depth=depth, width=width, heads=heads, hidden=hidden)
         self.heads = nn.Sequential(OrderedDict(head=nn.Linear(width, classes)))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.class_token)
         for part in self.modules():
             if isinstance(part, nn.Linear):
                 nn.init.xavier_uniform_(part.weight)

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 
 from undrift.core import check, random
+from undrift.data.batches import Schedule
+from undrift.data.federated import FederatedData
 from undrift.engines import Work
 from undrift.methods.plugin import Plugin
 from undrift.methods.setting import Plan
@@ -64,14 +66,28 @@ def participation(options: Options, population: int) -> str:
     return f"{'all' if count == population else f'{count} of'} {population} clients in a round"
 
 
+def plan(options: Options, schedule: Schedule, data: FederatedData) -> Plan:
+    """What a run with these settings is about to do."""
+    steps = schedule.step_counts(data.sizes)
+    return Plan(
+        participation=largest(options, len(data)) / len(data),
+        steps=max(1, int(np.median(steps))),
+        samples=float(np.median(data.sizes)),
+        lr=options.lr,
+        most_steps=int(steps.max()),
+    )
+
+
 def instabilities(setup: Setup) -> tuple[str, ...]:
     """What the algorithm and its plug-ins know to be unstable in a run with these settings."""
-    steps = int(np.median(setup.schedule.step_counts(setup.data.sizes)))
-    share = largest(setup.options, len(setup.data)) / len(setup.data)
-    samples = float(np.median(setup.data.sizes))
-    plan = Plan(participation=share, steps=max(1, steps), samples=samples, lr=setup.options.lr)
+    planned = plan(setup.options, setup.schedule, setup.data)
     plugins = [p for p in (*setup.objects.plugins, setup.algorithm.pgvc) if isinstance(p, Plugin)]
-    return (*setup.algorithm.warnings(plan), *(text for plugin in plugins for text in plugin.warnings(plan)))
+    return (*setup.algorithm.warnings(planned), *(text for plugin in plugins for text in plugin.warnings(planned)))
+
+
+def choices(setup: Setup) -> tuple[str, ...]:
+    """What the algorithm chose for a run with these settings."""
+    return setup.algorithm.notices(plan(setup.options, setup.schedule, setup.data))
 
 
 def draw(setup: Setup, round: int) -> Ids:

@@ -29,7 +29,7 @@ from undrift.reporting.record import Record, history_frame
 from undrift.reporting.task import by_task
 from undrift.simulation.arguments import Objects
 from undrift.simulation.callbacks import Callback, CallbackLike, as_callbacks
-from undrift.simulation.cohort import instabilities
+from undrift.simulation.cohort import choices, instabilities
 from undrift.simulation.defaults import Resolved, resolve_defaults
 from undrift.simulation.describe import as_begun, read_options, same_options
 from undrift.simulation.loop import train
@@ -242,6 +242,8 @@ def compare(
         order = list(dict.fromkeys(plan.place.label for runs in planned.values() for plan in runs))
         new = [plan for runs in planned.values() for plan in runs if plan.place.stored is None]
         said = dict.fromkeys(f"{p.place.label}: {text}" for p in new for text in instabilities(p.experiment))
+        for text in dict.fromkeys(f"{p.place.label}: {text}" for p in new for text in choices(p.experiment)):
+            notice(text)
         for text in said:
             warning(text)
         for runs in planned.values():

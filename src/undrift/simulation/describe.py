@@ -6,6 +6,7 @@ import copy
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields, replace
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -17,6 +18,7 @@ from undrift.core import check
 from undrift.data import FederatedData, load
 from undrift.methods.algorithm import Algorithm
 from undrift.methods.codec import CODECS, Codec
+from undrift.methods.options import default_of
 from undrift.methods.plugin import Plugin
 from undrift.plugins import available as available_plugins
 from undrift.simulation.arguments import Objects
@@ -24,7 +26,7 @@ from undrift.simulation.options import Options
 from undrift.storage import fingerprint, initial
 from undrift.storage.directory import RunDirectory
 from undrift.storage.files import DamageError
-from undrift.storage.fingerprint import is_fingerprint
+from undrift.storage.fingerprint import FILE, is_fingerprint
 
 Description = dict[str, Any]
 
@@ -67,6 +69,8 @@ def _plain(value: Any) -> Any:
         return _kind_of(value) | {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
         return fingerprint.of_tree(value)
+    if isinstance(value, Path):
+        return fingerprint.of_file(value)
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -181,7 +185,15 @@ def _equal(part: str, before: Any, now: Any) -> bool:
         return bool(before == now)
     if not isinstance(before, Mapping) or not isinstance(before.get("options"), Mapping):
         return False
-    return before.get("name") == now["name"] and _unnamed(before["options"]) == _unnamed(now["options"])
+    same = before.get("name") == now["name"]
+    return same and _unnamed(_later_options(now) | before["options"]) == _unnamed(now["options"])
+
+
+def _later_options(now: Description) -> dict[str, Any]:
+    """What an option stands for that did not exist when a run was begun: its default."""
+    kind = algorithms.available().get(now["name"])
+    every = () if kind is None else fields(kind)
+    return {option.name: _plain(default_of(option)) for option in every if option.name in now["options"]}
 
 
 def _unnamed(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,7 +208,12 @@ def _algorithm(stored: Mapping[str, Any]) -> Algorithm:
     objects = [key for key, value in stored["options"].items() if is_fingerprint(value)]
     if objects:
         raise ValueError(f"this run's algorithm was given {objects[0]} as an object; give algorithm= again")
-    return from_stored(stored["name"], stored["options"])
+    options = {key: Path(value[FILE]) if _is_file(value) else value for key, value in stored["options"].items()}
+    return from_stored(stored["name"], options)
+
+
+def _is_file(value: Any) -> bool:
+    return isinstance(value, Mapping) and FILE in value
 
 
 def _codec(stored: Description, given: Mapping[str, Any]) -> Any:

@@ -82,6 +82,8 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None) -> Se
         aggregate=find_aggregate(objects.aggregate, learner),
         plugins=plugins,
         codec=compress,
+        plan=cohort.plan(options, schedule, data),
+        initialiser=learner.initialiser,
         buffers=learner.buffers,
         census=partial(census, data),
     )

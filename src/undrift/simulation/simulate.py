@@ -25,7 +25,7 @@ from undrift.methods.codec import Codec
 from undrift.methods.plugin import Plugin
 from undrift.simulation.arguments import Arguments, takes
 from undrift.simulation.callbacks import CallbackLike, as_callbacks
-from undrift.simulation.cohort import instabilities
+from undrift.simulation.cohort import choices, instabilities
 from undrift.simulation.defaults import Resolved, resolve_defaults
 from undrift.simulation.describe import (
     as_begun,
@@ -52,6 +52,8 @@ def simulate(given: Arguments) -> Run:
     with _started(resolved, given) as run:
         notice(resolved.notice)
         if not run.rounds:
+            for text in choices(run.experiment):
+                notice(f"{run.label}: {text}")
             for text in instabilities(run.experiment):
                 warning(f"{run.label}: {text}")
         train([run], callbacks, given.on_divergence)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 FINGERPRINT = "fingerprint"  # the key of a description that is a digest
+FILE = "file"  # the key of a file's name beside the digest of what is in it
 
 
 def of_tree(tree: Mapping[str, Tensor]) -> dict[str, str]:
@@ -29,6 +31,12 @@ def of_samples(samples: tuple[Tensor, Tensor]) -> dict[str, str]:
 def of_callable(f: Callable[..., Any]) -> dict[str, str]:
     """Its name: code cannot be compared."""
     return {FINGERPRINT: f"{getattr(f, '__module__', '')}.{getattr(f, '__qualname__', type(f).__qualname__)}"}
+
+
+def of_file(path: Path) -> dict[str, str]:
+    """Its name, with which it is read again, and a digest of what is in it."""
+    with path.open("rb") as stream:
+        return {FILE: str(path), "digest": hashlib.file_digest(stream, "sha256").hexdigest()}
 
 
 def is_fingerprint(description: Any) -> bool:
