@@ -24,6 +24,7 @@ partition = "classes:3"
 clients = 12
 test_share = 0.2
 normalise = false
+features = "hog"
 [model]
 name = "mlp"
 [local]
@@ -107,8 +108,10 @@ def test_every_key_arrives(tmp_path: Path) -> None:
         "seed": 5,
         "test_share": 0.2,
         "normalise": False,
+        "features": "hog",
     }
     assert len(federation) == 12
+    assert federation.x.shape == (1437, 9)
     assert config.find_algorithm(sections) == (ud.algorithms.FedHBM(), {})
 
 

@@ -15,7 +15,7 @@ from undrift.models.hog import HOG
 
 
 def by_hand(image: Tensor) -> list[float]:
-    """The definition in plain loops: features [bins][rows of blocks][columns of blocks], a block of unit length."""
+    """The definition in plain loops: features [bins][rows of blocks][columns of blocks], sums of magnitudes."""
     side = len(image)
 
     def at(row: int, column: int) -> float:
@@ -32,9 +32,8 @@ def by_hand(image: Tensor) -> list[float]:
                     down = (at(row + 1, column) - at(row - 1, column)) / 2
                     angle = math.atan2(down, across) % (2 * math.pi)
                     histogram[min(8, int(angle / (2 * math.pi / 9)))] += math.hypot(across, down)
-            length = math.hypot(*histogram)
             for number, value in enumerate(histogram):
-                features[number, top, left] = value / length if length else 0.0
+                features[number, top, left] = value
     return [features[number, top, left] for number in range(9) for top in blocks for left in blocks]
 
 
@@ -51,8 +50,8 @@ def test_a_slope_falls_into_one_bin(right: float, down: float, bin: int) -> None
     rows, columns = torch.meshgrid(torch.arange(28.0), torch.arange(28.0), indexing="ij")
     features = HOG()((right * columns + down * rows)[None, None]).view(9, 8, 8)
     inside = features[:, 1:-1, 1:-1]  # at the border a slope is halved in one direction
-    assert_close(inside[bin], torch.ones(6, 6))
-    assert_close(inside.sum(0), torch.ones(6, 6))
+    assert_close(inside[bin], torch.full((6, 6), 49 * math.hypot(right, down)))
+    assert_close(inside.sum(0), inside[bin])
 
 
 def test_a_flat_image_has_no_features() -> None:

@@ -40,12 +40,12 @@ class FSVRG(Algorithm):
         epoch, n_i steps at the rate η/n_i; `scale_step=False` makes the rate η. Where no `lr` is given, η is the data
         set's rate (or 0.01) times the mean number of a client's samples, so that the mean client steps at that rate.
     Pitfalls:
-        Three models down and two up, in two exchanges, a full pass, and two gradients per step. With the same
-        `steps` for all, η/n_i lets large clients move less. The optimum is a fixed point only under full participation.
-        Features are scaled where the model is one linear layer on the inputs; elsewhere Λ_i = A = 1.
-        ``feature_scaling="printed"`` counts features over all clients, those not seen yet assumed to be like the
-        others, while |S| stays the cohort: on dense data A is then the participation ratio, which shortens every step.
-        Under Adam the direction d is what the optimiser receives.
+        Three models down and two up, in two exchanges, a full pass, and two gradients per step. With the same `steps`
+        for all, η/n_i lets large clients move less. The optimum is a fixed point only under full participation.
+        Features are scaled where the model is one linear layer on the inputs (`softmax`, `softmax-hog`); elsewhere, and
+        on normalised images, Λ_i = A = 1. ``feature_scaling="printed"`` counts features over all clients, those not
+        seen yet assumed to be like the others, while |S| stays the cohort: on dense data A is then the participation
+        ratio, which shortens every step. Under Adam the direction d is what the optimiser receives.
     Elsewhere:
         The paper has no sampling of clients. Versions that scale weight decay along with the data's gradient make it
         strongest for the rarest features.

@@ -139,7 +139,10 @@ class MAFSVRG(_Grouping):
     Use:
         Clients of a few kinds that no single model fits well; models small enough to send G of them. `run.models` has
         all, first the one that most clients of the last cohort prefer; it is `run.parameters` and is evaluated in the
-        history.
+        history. The paper's settings: β₁ = 0, G = 4 and lr = 12 for MNIST, ``mafsvrg(beta1=0, lr=12)``, β₁ = 0.9, G = 3
+        and lr = 0.08 for CIFAR-10; the model `softmax-hog`, weight decay 0.01, one or two classes a client. On MNIST,
+        400 clients of two classes, a tenth of them a round: 97.0 % after 15 rounds, GA-FSVRG 94.7 % (paper: about 98 %;
+        trained centrally, the model has 98.1 %).
     Pitfalls:
         Traffic: 3 models down and up until round T, then 2 G + 1 down and up (without acceleration 2, then G + 1), in
         three exchanges, and 2 G full passes: clients receive all models, the mean gradient at the one they prefer, and
@@ -154,9 +157,7 @@ class MAFSVRG(_Grouping):
         √(1 − β₂^r), the factor (1 − β₁)/√(1 − β₂) of moments that are not normalised, with which the first step is 31
         times too long at β₁ = 0: ``acceleration="printed"``. Eq. 39 starts centres without the centring that Eq. 43
         adds back. A of Eq. 59 has the cohort above and all clients below the line: of dense data it is the
-        participation ratio. The paper does not say how the G models begin; equal ones would stay equal. It uses
-        β₁ = 0, G = 4, lr = 12 for MNIST and β₁ = 0.9, G = 3, lr = 0.08 for CIFAR-10, with weight decay 0.01, one or two
-        classes a client and softmax regression on HOG features (`softmax-hog`).
+        participation ratio. The paper does not say how the G models begin; equal ones would stay equal.
     """
 
     by_gradient: ClassVar[bool] = False

@@ -31,6 +31,12 @@ _DATA = (
         "scale images to mean 0, std 1",
         default=True,
     ),
+    _setting(
+        "data",
+        "features",
+        text('"hog"'),
+        "features of images instead of the images, computed once; None for the images",
+    ),
 )
 _MODEL = _setting("model", "name", text(), "model, of `undrift list models`; None for the data set's own")
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from undrift.core.check import shown, unknown
 from undrift.data import cache
+from undrift.data import features as feature_kinds
 from undrift.data.catalogue import CATALOGUE, BuiltIn, Description, Images
 from undrift.data.federated import FederatedData, LocalTests
 from undrift.data.partition import UNASSIGNED, by_owner, owners, parse
@@ -29,18 +30,25 @@ def load(
     *,
     test_share: float = 0.0,
     normalise: bool = True,
+    features: str | None = None,
 ) -> FederatedData:
     """A named data set split among clients, by default with the partition and the number of clients of its entry.
 
     With a `test_share`, every client holds out that part of its samples as a test set of its own. Images are
-    normalised by the mean and the deviation of the training set, unless `normalise` is False.
+    normalised by the mean and the deviation of the training set, unless `normalise` is False. With `features`
+    ("hog") samples are features of the images, computed once and kept in the cache, and not normalised.
     """
     if name in _OWN:
-        settings = {"partition": partition, "clients": clients, "normalise": None if normalise else normalise}
+        settings: dict[str, Any] = {"partition": partition, "clients": clients, "features": features}
+        settings["normalise"] = None if normalise else normalise
         return _load_own(name, seed, test_share, settings)
     name = full_name(name)
     description = CATALOGUE[name]
     arrays = _arrays(name, description)
+    image = tuple(arrays["train_x"].shape[1:])
+    if features is not None:
+        feature_kinds.check(features, image)
+        arrays = feature_kinds.of_arrays(features, arrays, None if isinstance(description.content, BuiltIn) else name)
     if partition is None and description.users is not None:
         partition, clients = description.partition, clients or description.users
     scheme = partition or description.partition
@@ -58,8 +66,12 @@ def load(
         test=(arrays["test_x"], arrays["test_y"]),
         classes=description.classes,
         name=name,
-        normalise=(content.mean, content.std) if isinstance(content, Images) and normalise else None,
+        normalise=(content.mean, content.std)
+        if isinstance(content, Images) and normalise and features is None
+        else None,
     )
+    if features is not None:
+        data.features, data.image = features, image
     data.class_names = description.names
     if natural and users is not None and "test_user" in arrays:
         _keep_tests_of_clients(data, users, owner, arrays["test_user"])
@@ -72,7 +84,7 @@ def load(
         "seed": seed,
         "test_share": test_share,
         "normalise": normalise,
-    }
+    } | ({} if features is None else {"features": features})
     return data
 
 

@@ -48,6 +48,8 @@ class FederatedData:
 
     client_names: tuple[str, ...] | None = None
     class_names: tuple[str, ...] | None = None
+    features: str | None = None  # which features of images the samples are (`data/features.py`),
+    image: tuple[int, ...] = ()  # and the shape of these images
 
     def __init__(
         self,

@@ -51,9 +51,11 @@ _FACTORIES: dict[str, Factory] = {
     "pair-lstm": pair_lstm,
 }
 
+FEATURES = {"softmax-hog": "hog"}  # features that are computed before training for a model
+
 _OWN: dict[str, Callable[[tuple[int, ...], int | None], nn.Module]] = {}  # of users, as `add` was given them
 
-__all__ = ["add", "available", "build", "with_head"]
+__all__ = ["FEATURES", "add", "available", "build", "with_head"]
 
 
 def available() -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from undrift.data import FederatedData, default_settings
 from undrift.data import available as data_sets
+from undrift.models import FEATURES
 from undrift.models import available as models
 from undrift.simulation import cohort
 from undrift.simulation.arguments import Objects
@@ -38,6 +39,8 @@ def resolve_defaults(objects: Objects, options: Options, data: FederatedData) ->
     if options.weighting in (None, AUTO):
         options = replace(options, weighting=written.algorithm.weighting)
     own = default_settings(data.name) if data.name in data_sets() else {}
+    if data.features is not None or (isinstance(objects.model, str) and objects.model in FEATURES):
+        own.pop("augment", None)  # which is of images
     found = {each.name: own.get(each.name, each.general) for each in _open(options)}
     taken = {name: value for name, value in found.items() if name in own}
     stepped = ""

@@ -20,10 +20,11 @@ from undrift.client.optim import optimizer
 from undrift.client.task import MOST_STEPS
 from undrift.core import check, tree
 from undrift.core.tree import Tree
-from undrift.data import load
+from undrift.data import available, load
 from undrift.data.augment import Augment
 from undrift.data.batches import Schedule, Table, shared_shape
 from undrift.data.census import census
+from undrift.data.features import as_samples, with_features
 from undrift.data.federated import FederatedData, held_out
 from undrift.engines import LocalTraining, Workload, choose
 from undrift.engines.determinism import arithmetic, find_precision
@@ -185,9 +186,11 @@ def _shared(objects: Objects, options: Options, like: Setup | None) -> _Problem 
 
 
 def _problem(objects: Objects, options: Options, like: Setup | None) -> _Problem:
-    data = find_data(objects.data, options.seed)
+    data = find_features(find_data(objects.data, options.seed), objects.model)
     device = find_device(options.device)
     test = data.test if objects.test is None else held_out(objects.test)
+    if test is not None:
+        test = as_samples(data, test[0]), test[1]
     module = find_model(objects.model, data, options.seed)
     if device.type == "mps":
         _refuse_float64(module, options, data, test)
@@ -263,6 +266,15 @@ def find_data(data: Any, seed: int) -> FederatedData:
         "data must be a list of pairs (x, y) or torch Datasets, one for every client, a dict of them, "
         f"a FederatedData or a name, got {type(data).__name__}{hint}"
     )
+
+
+def find_features(data: FederatedData, model: Any) -> FederatedData:
+    """The data with the features that a named model needs, from the cache where they are a named data set's."""
+    needed = models.FEATURES.get(model) if isinstance(model, str) else None
+    if needed is None or data.features is not None or data.x.ndim == 2:
+        return data
+    known = data.recipe if data.recipe.get("name") in available() else {}
+    return load(**known | {"features": needed}) if known else with_features(data, needed)
 
 
 def find_model(model: Any, data: FederatedData, seed: int) -> nn.Module:

@@ -21,6 +21,8 @@ from undrift.core.check import SMALLEST
 from undrift.core.log import notice, warning
 from undrift.core.parts import Part, mark
 from undrift.core.tree import Tree
+from undrift.data.arrays import tensor
+from undrift.data.features import as_samples
 from undrift.engines.determinism import arithmetic, threads
 from undrift.protocol import State
 from undrift.reporting import notebook
@@ -143,7 +145,9 @@ class Run:
 
         They are on the device of `x`; for a classifier, ``run.predict(x).argmax(-1)`` are the classes.
         """
-        samples = check_samples(x, self._experiment.data.x)
+        data = self._experiment.data
+        given = x if data.features is None else as_samples(data, tensor("x", x))
+        samples = check_samples(given, data.x)
         weights = model_in_use(self._experiment, self.memory)
         with arithmetic(self.precision), threads(self._experiment.engine.threads):
             outputs = predict(self._experiment.learner, weights, samples, self._experiment.engine.spread)
