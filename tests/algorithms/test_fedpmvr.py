@@ -14,6 +14,7 @@ import undrift as ud
 from laws import TRAINING, classified, mlp
 from quadratics import half_square
 from undrift.algorithms import FedAvg, FedPMVR
+from undrift.methods.setting import Plan
 
 A = np.array([[1.0, 0.8], [0.5, 1.2], [1.5, 0.4]])  # [clients, (body, head)]
 B = np.array([[0.0, 1.0], [4.0, -2.0], [1.0, 3.0]])
@@ -126,6 +127,23 @@ def test_a_momentum_that_is_reset_scales_the_update_of_the_head(form: str, facto
     """Eq. 16: the drift of the last layers is multiplied by 1 − α; with the other sign it grows."""
     changed, plain = (path_of(a, cohort=COHORTS[:1])[0] - START for a in (FedPMVR(ALPHA, 1, form, False), FedAvg()))
     np.testing.assert_allclose(changed, plain * [1, factor], rtol=1e-12)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_kept_drift_warns(form: str, keep: bool) -> None:
+    said = FedPMVR(form=form, keep_momentum=keep).warnings(Plan(participation=1.0, steps=3))
+    assert bool(said) == (form == "drift" and keep)
+    assert not FedPMVR(alpha=0.0, form=form, keep_momentum=keep).warnings(Plan(participation=1.0, steps=3))
+
+
+def test_a_kept_drift_stops_the_head() -> None:
+    cohort = [[0, 1, 2]] * 60
+    kept, reset = (path_of(FedPMVR(ALPHA, 1, "drift", keep), cohort=cohort)[-1] for keep in (True, False))
+    centre = path_of(FedAvg(), cohort=cohort)[-1]
+    np.testing.assert_allclose(reset, centre, atol=1e-3)
+    assert abs(kept[1] - centre[1]) > 0.1
+    np.testing.assert_allclose(kept[0], centre[0])
 
 
 def test_the_head_may_be_named() -> None:

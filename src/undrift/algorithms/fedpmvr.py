@@ -9,7 +9,7 @@ from undrift.core import check, tree
 from undrift.core.tree import Tree
 from undrift.methods.algorithm import Algorithm
 from undrift.methods.correction import At, Correction
-from undrift.methods.setting import Setting
+from undrift.methods.setting import Plan, Setting
 from undrift.protocol import Message, State
 
 
@@ -157,3 +157,11 @@ class FedPMVR(Algorithm):
         if self.form == "gradient":
             return (GradientMomentum(*momentum),)
         return (DriftMomentum(*momentum, sign=1 if self.form == "drift" else -1),)
+
+    def warnings(self, plan: Plan) -> tuple[str, ...]:
+        if self.form != "drift" or not self.keep_momentum or not self.alpha:
+            return ()
+        return (
+            "form='drift' with a kept momentum stops the last layers: it grows until it cancels what a client has "
+            "trained; keep_momentum=False (Algorithm 1, line 11) multiplies that by 1 - alpha instead",
+        )

@@ -174,6 +174,6 @@ class PGVC(Plugin):
             return ()
         return (
             "form='product' (Eq. 15 as printed) multiplies two gradients that nearly always have the same sign, so the "
-            "weights of the last layers can only fall and what must grow is not learned; form='magnitude' keeps the "
-            "direction of descent",
+            "weights of the last layers can only fall and what must grow is not learned; every other form descends, as "
+            "form='additive' (§8)",
         )
