@@ -250,9 +250,10 @@ class FedHBM(Algorithm):
         (1 + βC/J)^J − 1, which is over 1 from βC = 1 at one step, 0.83 at two, 0.72 at eight, 0.69 at many. A larger β
         diverges; a warning says so before round 1. With everyone in a round and many steps the default is 0.64.
         anchor="step" has no such feedback: its momentum fades as long as β is below 1, or 1 where a part of the
-        clients takes part; with everyone its default is 0.9. With rare participation and a large rate lower `beta`:
-        momentum grows with the distance the model moved meanwhile. Clients that take part once or twice have
-        little of it without a variant (§4.3).
+        clients takes part; with everyone its default is 0.9. On digits (100 rounds, one seed) it ended at 98 % with all
+        clients and 92 % with a tenth, "trained" at 82.5 and 90 %, FedAvg at 80 and 45 %. With rare participation and a
+        large rate lower `beta`: momentum grows with the distance the model moved meanwhile. Clients that take part once
+        or twice have little of it without a variant (§4.3).
     Elsewhere:
         The momentum is not multiplied by η, not clipped and not decayed; adding it to the gradient changes all three.
         The authors' code (RickZack/GHBM) agrees with anchor="trained" and variant None; under local momentum it sends
@@ -332,7 +333,7 @@ class LocalGHB(Algorithm):
         Where the loss is flat, the server's model moves on by β times a mean of its earlier moves, whatever C and J
         are: β above 1 diverges. At 1 momentum fades only where the loss is curved, and with everyone in a round and
         one step, the classical heavy ball, not at all. On digits with all clients β = 1 rose to 96 % and fell to 60 %
-        in 100 rounds, where 0.9 ended at 98 %; with a tenth of them both had 90 %.
+        in 100 rounds, where 0.9 ended at 98 %; with a tenth of them they had 91 and 89 %.
     Elsewhere:
         The authors' code (RickZack/GHBM) agrees. Its shared and random variants do not remember the model received at
         the first participation, so that the second has no momentum.
