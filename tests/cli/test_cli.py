@@ -513,9 +513,9 @@ def test_explain(undrift: Undrift) -> None:
     for text in (
         "FedHBM\nHeavy-ball momentum",
         "\nPaper\n",
-        "  y ← y − η g_i(y) + (β C / J_i)(y − a_i),  C = |S|/N,  J_i local steps\n",
+        "  y ← y − η g_i(y) + (β C / J_i)(y − a_i),  C = |S|/N,  J_i local steps  (Eq. 5)\n",
         "\nPitfalls\n",
-        "  beta = 1.0        momentum β; 0 is FedAvg.",
+        "  beta = None         momentum β; 0 is FedAvg.",
     ):
         assert text in shown
     assert re.search("  A client keeps +1 model", shown)
