@@ -401,6 +401,24 @@ def test_evaluation() -> None:
     assert told_apart
 
 
+@pytest.mark.parametrize("kind", [MAFSVRG, GAFSVRG])
+def test_the_history_has_the_best_mean_and_worst_of_all_models(kind: Any) -> None:
+    """Also what a report needs: metrics may not take these names, and other algorithms have no such columns."""
+    x, y = classified()[0]
+    options: dict[str, Any] = {"rounds": 3, "batch_size": 4, "lr": 2.0, "test": (x, y), "cohort": 4}
+    run = ud.simulate(kind(models=3, threshold=1), linear(), classified(), **options)
+    last, models = run.history.iloc[-1], run.evaluate().accuracy
+    assert len(set(models)) > 1
+    assert last.accuracy == models[0]
+    found = last[["accuracy_best", "accuracy_mean", "accuracy_worst"]].tolist()
+    np.testing.assert_allclose(found, [models.max(), models.mean(), models.min()], rtol=1e-12)
+    rare = ud.simulate(kind(models=3, threshold=1), linear(), classified(), **options | {"eval_every": 3})
+    assert rare.history.accuracy_best.isna().tolist() == [True, True, False]
+    assert "accuracy_best" not in ud.simulate("fedavg", linear(), classified(), **options).history
+    with pytest.raises(ValueError, match="accuracy_best"):
+        ud.simulate(kind(), linear(), classified(), **options, metrics={"accuracy_best": lambda out, y: 0.0})
+
+
 def test_a_model_with_batch_normalisation() -> None:
     runs = [
         ud.simulate(

@@ -68,10 +68,18 @@ NAMED_METRICS = {
         better="higher",
     ),
 }
+# Of algorithms that keep several models: "accuracy" is that of the one which most clients of the cohort prefer.
+SEVERAL_MODELS = {
+    f"accuracy_{which}": HistoryColumn(
+        f"accuracy_{which}", "float64", f"{which.capitalize()} accuracy of all the server's models.", percent=True
+    )
+    for which in ("best", "mean", "worst")
+}
 _COLUMNS_BY_NAME = {column.name: column for column in COLUMNS}
 # Names that a metric cannot take: the declared columns, and what tables of several runs add to them.
 RESERVED_NAMES = (
     *_COLUMNS_BY_NAME,
+    *SEVERAL_MODELS,
     "label",
     "seed",
     "runs",
@@ -122,7 +130,7 @@ class Record(NamedTuple):
 
 def column(name: str) -> HistoryColumn:
     """The declaration of a column; an unknown metric is shown as a plain number of which no direction is better."""
-    if known := _COLUMNS_BY_NAME.get(name) or NAMED_METRICS.get(name):
+    if known := _COLUMNS_BY_NAME.get(name) or NAMED_METRICS.get(name) or SEVERAL_MODELS.get(name):
         return known
     words = name.replace("_", " ")
     return HistoryColumn(

@@ -26,6 +26,7 @@ from undrift.data.federated import FederatedData
 from undrift.data.text import IGNORED
 from undrift.engines.cuda_graph import CudaGraphs
 from undrift.methods.averaging import mean_buffers
+from undrift.reporting.record import SEVERAL_MODELS
 from undrift.simulation import cohort as participation
 from undrift.simulation.round import Memory
 from undrift.simulation.setup import Experiment
@@ -57,7 +58,20 @@ class Evaluator:
             return totals(experiment.learner, weights, test, keep, spread), None
 
         found, _ = summed(given) if self._replayer is None else self._replayer("evaluation", summed, given)
-        return figures(found, test[1], experiment.metrics)
+        row = figures(found, test[1], experiment.metrics)
+        return row | self._of_all_models(memory, row["accuracy"]) if "accuracy" in row else row
+
+    def _of_all_models(self, memory: Memory, first: float) -> dict[str, float]:
+        """The best, mean and worst accuracy, of algorithms that keep several models; `first` is the presented one's."""
+        experiment = self._experiment
+        test, others = experiment.test, experiment.method.models(memory.server)[1:]
+        if not others or test is None:
+            return {}
+        private, buffers = _mean_of_clients(experiment, memory, "private"), _buffers(experiment, memory)
+        weights = (Weights(model | private, buffers) for model in others)
+        learner, spread = experiment.learner, experiment.engine.spread
+        found = [first, *(evaluate(learner, each, test, spread=spread)["accuracy"] for each in weights)]
+        return dict(zip(SEVERAL_MODELS, (max(found), sum(found) / len(found), min(found)), strict=True))
 
 
 def model_in_use(experiment: Experiment, memory: Memory) -> Weights:

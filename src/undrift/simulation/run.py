@@ -26,7 +26,7 @@ from undrift.data.features import as_samples
 from undrift.engines.determinism import arithmetic, threads
 from undrift.protocol import State
 from undrift.reporting import notebook
-from undrift.reporting.record import COLUMNS, EXPLODED, Record, exploded, history_frame
+from undrift.reporting.record import COLUMNS, EXPLODED, SEVERAL_MODELS, Record, exploded, history_frame
 from undrift.reporting.wording import unit_of_traffic
 from undrift.simulation.cohort import instabilities
 from undrift.simulation.evaluation import (
@@ -102,6 +102,8 @@ class Run:
         self._states = ClientStates(method.client(learner.parameters, learner.buffers), population, self._space)
         self._ledger = ClientStates(method.ledger(learner.parameters), population, self._space)
         self._evaluate = Evaluator(experiment)
+        several = SEVERAL_MODELS if len(method.models(self._server)) > 1 else {}
+        self._further = (*experiment.metrics, *several)  # columns of the history besides those of every run
         self._obstacle = ""
         self._rows: list[dict[str, Any]] = []
         self._exploded = False  # and it has been said
@@ -311,7 +313,7 @@ class Run:
             "bytes_up": result.bytes_up,
             "participants": len(result.ids),
             "diverged": bool(len(wrong)),
-        } | dict.fromkeys(self._experiment.metrics, math.nan)
+        } | dict.fromkeys(self._further, math.nan)
         if len(wrong):
             row["seconds"] = time.perf_counter() - started
             checkpoint = self.save()  # before the row, which is no part of it
@@ -357,7 +359,7 @@ class Run:
             notice(f"{self.label}: client states fill the memory; further ones go to disk, in {self._space.home}")
 
     def _keep_row(self, row: dict[str, Any]) -> dict[str, Any]:
-        row = {name: row[name] for name in (*(column.name for column in COLUMNS), *self._experiment.metrics)}
+        row = {name: row[name] for name in (*(column.name for column in COLUMNS), *self._further)}
         self._rows.append(row)
         if self._directory is not None:
             with mark(Part.SAVING):
