@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -84,13 +85,20 @@ class Reference:
         return centres @ u.T + mean
 
 
+class Drawn(Point):
+    """A point that other models can be drawn like."""
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.point)
+
+
 def watch(problem: Quadratics, algorithm: Any, rounds: int, **options: Any) -> tuple[list[dict[str, Any]], ud.Run]:
     """The server's state after every round."""
     states: list[dict[str, Any]] = []
     settings = {"lr": problem.lr, "steps": problem.steps, "batch_size": None} | options
     run = ud.simulate(
         algorithm,
-        Point(problem.start),
+        Drawn(problem.start),
         problem.data(),
         loss=half_square,
         rounds=rounds,
@@ -164,6 +172,24 @@ def test_random_models_wait_until_the_threshold(threshold: int) -> None:
     assert len(np.unique(begun, axis=0)) == 3
     waiting = [np.array_equal(state["models"]["point"][1:], begun[1:]) for state in states]
     assert waiting == [number <= threshold for number in (1, 2, 3)]
+    batched = watch(KINDS, algorithm, 3, engine="batched")[0][-1]["models"]["point"]
+    sequential = watch(KINDS, algorithm, 3, engine="sequential")[0][-1]["models"]["point"]
+    np.testing.assert_allclose(batched, sequential, rtol=1e-9)
+
+
+def test_random_models_need_an_initialiser() -> None:
+    with pytest.raises(ValueError, match=r"no reset_parameters\(\) of the model Point"):
+        KINDS.run(MAFSVRG(models=3, starts="random"), 1)
+
+
+def test_a_run_with_random_models_is_resumed_exactly(tmp_path: Path) -> None:
+    algorithm = GAFSVRG(models=3, threshold=2, starts="random", accelerate_first_rounds=False)
+    options: dict[str, Any] = {"batch_size": 4, "lr": 0.5}
+    whole = ud.simulate(algorithm, linear(), classified(), rounds=4, **options)
+    ud.simulate(algorithm, linear(), classified(), rounds=1, out=tmp_path / "run", **options)
+    again = ud.resume(tmp_path / "run", rounds=4, model=linear(), data=classified())
+    for mine, theirs in zip(again.models, whole.models, strict=True):
+        assert all(torch.equal(value, theirs[name]) for name, value in mine.items())
 
 
 def test_group_lr_is_the_length_of_the_servers_step() -> None:
@@ -437,7 +463,7 @@ def test_divergence_is_reported_as_such() -> None:
 
 
 def test_pgvc_goes_with_it() -> None:
-    """The plug-in comes first; the walk is otherwise the same."""
+    """The plug-in comes first; local training is otherwise the same."""
     algorithm = MAFSVRG(models=2, threshold=1, pgvc=ud.PGVC(layers=1, form="additive"))
     plain = MAFSVRG(models=2, threshold=1)
     options: dict[str, Any] = {"rounds": 3, "batch_size": 4, "lr": 0.5}

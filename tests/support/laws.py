@@ -910,7 +910,6 @@ LAWS: tuple[Law, ...] = (
         GAFSVRG(
             models=3,
             threshold=2,
-            starts="random",
             accelerate_first_rounds=False,
             centred_starts=False,
             eps_in_root=True,
@@ -918,7 +917,6 @@ LAWS: tuple[Law, ...] = (
             feature_scaling="census",
         ),
         label="gafsvrg-readings",
-        excused={"translation": "models are drawn at random"},
         down=7,
         up=7,
         warm_up=2,

@@ -80,9 +80,9 @@ class _Grouping(Algorithm):
                 lr=self.group_lr,
                 centred_starts=self.centred_starts,
                 scale_twice=self.scale_twice,
-                random=self.starts == "random" and self.models > 1,
             ),
             seed=setting.seed,
+            draw=setting.initialiser() if self.starts == "random" and setting.initialiser else None,
         )
 
     def _acceleration(self) -> Acceleration | None:
@@ -130,7 +130,7 @@ class MAFSVRG(_Grouping):
             clients heard so far, "census" over all clients before round 1 (Eq. 19), "off" leaves them.
         group_lr: of GAFSVRG; must be None here.
         starts: where the G models begin: "groups", the centres of round T's local models, or "random", the one model of
-            rounds up to T and G − 1 random ones.
+            rounds up to T and G − 1 others, drawn by the model's initialiser.
         accelerate_first_rounds: take the last step also in rounds up to T; False: only after them (Procedure 4), β₂'s
             power counting from there.
         centred_starts: start k-means at U^T (ŵ_c − z̄); False: at U^T ŵ_c, as printed (Eq. 39, 53).
@@ -198,7 +198,7 @@ class GAFSVRG(_Grouping):
             clients heard so far, "census" over all clients before round 1 (Eq. 19), "off" leaves them.
         group_lr: rate of a group's step; None for the mean rate of a client's own steps, η/n_i.
         starts: where the G models begin: "groups", the centres of round T's local models, or "random", the one model of
-            rounds up to T and G − 1 random ones.
+            rounds up to T and G − 1 others, drawn by the model's initialiser.
         accelerate_first_rounds: take the last step also in rounds up to T; False: only after them (Procedure 4), β₂'s
             power counting from there.
         centred_starts: start k-means at U^T (ŵ_c − z̄); False: at U^T ŵ_c, as printed (Eq. 39, 53).
@@ -208,7 +208,8 @@ class GAFSVRG(_Grouping):
         Like MAFSVRG, when clients change or few of them take part in a round.
     Pitfalls:
         As for MAFSVRG, with one more full pass. Group c follows the gradients near a_c, which need not belong to the
-        clients that prefer ŵ_c.
+        clients that prefer ŵ_c. Acceleration does most of the work: without it, MNIST as in MAFSVRG's page is at 61 %
+        after 15 rounds.
     Elsewhere:
         The paper adds the gradient (Eq. 57–58) and has no rate; here the model descends, at the clients' own rate: at
         the length of a whole local path, 0.9 for five unequal clients of the digits, the CNN diverges after 22 rounds.

@@ -9,15 +9,16 @@ there is one model, the same in all places, and no grouping.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from undrift.client.task import Task
-from undrift.core import random, tree
-from undrift.core.random import Key, Stream
+from undrift.core import tree
+from undrift.core.random import Key
 from undrift.core.tree import Tree
 from undrift.methods.averaging import Averaging, Train, mean_buffers
 from undrift.methods.correction import Heard
@@ -61,7 +62,6 @@ class Grouping:
     lr: float | None  # rate of GA's step; None: the mean of the clients' own
     centred_starts: bool  # centres start at U^T (ŵ_c − z̄); else at U^T ŵ_c, as printed (Eq. 39, 53)
     scale_twice: bool  # GA's step is multiplied by A twice, as printed (Eq. 57 and 60)
-    random: bool  # all models but the first begin at random; else at the groups of round T
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,7 @@ class SeveralModels:
     threshold: int  # T
     grouping: Grouping
     seed: int
+    draw: Callable[[Key], Tree] | None = field(default=None, compare=False)  # where all models but the first begin
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
@@ -90,10 +91,10 @@ class SeveralModels:
 
     def server(self, model: Tree, buffers: Tree) -> State:
         models = self.spread({k: v[None] for k, v in model.items()})
-        if self.grouping.random:
-            models = tree.concat(
-                [tree.row(models, slice(1)), tree.stack([self._drawn(model, c) for c in range(1, self.count)])]
-            )
+        if self.draw is not None:
+            device = next(iter(model.values())).device
+            keys = [Key(self.seed, 0, torch.tensor(number, device=device)) for number in range(1, self.count)]
+            models = tree.stack([model, *map(self.draw, keys)])
         votes = torch.zeros(self.count, dtype=torch.int64, device=next(iter(model.values())).device)
         state: State = {"models": models, "votes": votes, self.key: self.reduction.server(models)}
         if self.acceleration:
@@ -142,18 +143,9 @@ class SeveralModels:
 
     def kept(self, before: Tree, now: Tree) -> Tree:
         """[1, ...] or [G, ...] as [G, ...]: what is now the one model's is all models', unless these wait as drawn."""
-        if self.grouping.random and len(next(iter(now.values()))) < self.count:
+        if self.draw is not None and len(next(iter(now.values()))) < self.count:
             return tree.concat([now, tree.row(before, slice(1, None))])
         return self.spread(now)
-
-    def _drawn(self, model: Tree, number: int) -> Tree:
-        """A random model: every tensor with the mean and the deviation of the initial one."""
-        drawn: Tree = {}
-        for i, (name, value) in enumerate(model.items()):
-            key = Key(self.seed, 0, torch.tensor(number, device=value.device))
-            noise = random.normal(key, Stream.INITIAL, i, tuple(value.shape)).to(value)
-            drawn[name] = value.mean() + value.std(correction=0) * noise
-        return drawn
 
     def accelerates(self, round: int) -> bool:
         return self.acceleration is not None and (self.acceleration.first_rounds or not self.single(round))
@@ -245,7 +237,7 @@ class TrainPreferred:
         change = method.reduction.features.enlarged(change, server[method.key])
         moved = tree.add(models, change, method.training.server_lr)
         after = server | {"models": method.kept(server["models"], moved)}
-        if int(cohort.round) == method.threshold and method.count > 1 and not method.grouping.random:
+        if int(cohort.round) == method.threshold and method.count > 1 and method.draw is None:
             after = after | self._first_groups(_trained(server, replies), cohort)
         if "buffers" in replies:
             after = after | {"buffers": mean_buffers(replies["buffers"], cohort.weights)}
