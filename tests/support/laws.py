@@ -14,6 +14,7 @@ neutral to matter; the rest has defaults:
 From this every algorithm gets, without another line:
 
     neutral     at its neutral element it is FedAvg (or another algorithm), bit for bit or to rounding
+    difference  elsewhere it is neither these, nor FedAvg, nor another entry of the same algorithm
     limit       on heterogeneous quadratics with full participation it ends where its equations say: with equal clients
                 ("uniform"), and with clients of unequal weights and numbers of steps ("steps")
     partial     the same when a random half of the clients takes part
@@ -26,8 +27,10 @@ From this every algorithm gets, without another line:
     permutation the order of a cohort does not matter
     translation moving all centres and the start moves the whole path
 
-Where a law cannot hold for a reason in the paper, say so: ``excused={"translation": "it decays towards zero"}``. A key
-may name one case, as in ``"engines adam"`` or ``"limit steps"``. Formulas: `quadratics.Terrain`.
+Where a law cannot hold for a reason in the paper, say so: ``excused={"translation": "it decays towards zero"}``; the
+test then has to fail. Where the algorithm refuses the case, give a part of the message it must raise:
+``refused={"engines adam": "which Adam rescales"}``. A key may name one case, as in ``"engines adam"`` or ``"limit
+steps"``. Formulas: `quadratics.Terrain`.
 """
 
 from __future__ import annotations
@@ -129,10 +132,24 @@ class Law:
     model: Callable[[], nn.Module] = field(default_factory=lambda: mlp)
     options: Mapping[str, Any] = field(default_factory=dict)  # of `simulate`, for the laws on `model`
     excused: Mapping[str, str] = field(default_factory=dict)  # law -> why it does not hold
+    refused: Mapping[str, str] = field(default_factory=dict)  # law -> a part of the message of the error
 
     @property
     def name(self) -> str:
         return self.label or self.algorithm.name()
+
+    @property
+    def neutrals(self) -> tuple[Neutral, ...]:
+        return self.neutral if isinstance(self.neutral, tuple) else (self.neutral,)
+
+    @property
+    def always(self) -> tuple[Algorithm, ...]:
+        """What it is whatever the options are."""
+        return tuple(
+            case.equals
+            for case in self.neutrals
+            if case.algorithm == self.algorithm and not (case.options or case.mine or case.theirs)
+        )
 
 
 # What the laws are checked on
@@ -283,6 +300,53 @@ def adabest_point(mu: float, beta: float, per_step: bool = False) -> Limit:
     return point
 
 
+def fedspeed_point(rho: float, mix: float) -> Limit:
+    """FedDyn's rest, y_i = x and Σ p_i g_i = 0, with g_i = a(x − b) + mix·ρ a²(x − b)/‖a(x − b)‖ after the ascent."""
+
+    def point(q: Terrain) -> np.ndarray:
+        x = q.optimum
+        for _ in range(100):
+            x = q.balance(q.a + mix * rho * q.a**2 / (norm(slope(q, x)) + 1e-7))
+        return x
+
+    return point
+
+
+Direction = Callable[[Terrain, np.ndarray, np.ndarray], np.ndarray]
+
+
+def walked_point(direction: Direction) -> Limit:
+    """Where clients that walk along `direction`, of their points y and the received x, meet where they began."""
+
+    def point(q: Terrain) -> np.ndarray:
+        x = q.start
+        for _ in range(1000):
+            y = np.broadcast_to(x, q.b.shape)
+            for step in range(int(q.k.max())):
+                y = np.where(step < q.k, y - q.lr * direction(q, y, x), y)
+            x = (q.p * y).sum(0)
+        return x
+
+    return point
+
+
+def slope(q: Terrain, y: np.ndarray) -> np.ndarray:
+    return q.a * (y - q.b)
+
+
+def loss(q: Terrain, y: np.ndarray) -> np.ndarray:
+    return 0.5 * np.asarray(q.a * (y - q.b) ** 2).sum(1, keepdims=True)
+
+
+def norm(rows: np.ndarray) -> np.ndarray:
+    return np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def penalty(q: Terrain, y: np.ndarray) -> np.ndarray:
+    """PGVC's ρ = ℓ ∇ℓ."""
+    return loss(q, y) * slope(q, y)
+
+
 def fedga_point(beta: float) -> Limit:
     """Σ p_i M_i [(1 + βa_i)(x − b_i) − β G(x)] = 0 with G(x) = Σ p_j a_j (x − b_j)."""
 
@@ -329,9 +393,9 @@ def fedpmvr_point(q: Terrain) -> np.ndarray:
     return q.balance(1 - (1 - q.a) * (1 - q.walk()))
 
 
-def stepwise_point(alpha: float) -> Limit:
+def stepwise_point(alpha: float, kept: bool = True) -> Limit:
     """A step takes m⁺ = (1 − α) a z + α m off the distance z to the centre, η times."""
-    return _point_at_rest(lambda a: np.array([[(1 - alpha) * a, alpha]] * 2))
+    return _point_at_rest(lambda a: np.array([[(1 - alpha) * a, alpha]] * 2), kept)
 
 
 def sum_point(alpha: float) -> Limit:
@@ -339,13 +403,15 @@ def sum_point(alpha: float) -> Limit:
     return _point_at_rest(lambda a: np.array([[(1 + alpha) * a, 1 - alpha], [alpha * a, 1 - alpha]]))
 
 
-def _point_at_rest(rule: Callable[[float], np.ndarray]) -> Limit:
-    """Of steps z⁺ = z − η d with d and m⁺ linear in (z, m), the rows of `rule`; at rest m is the same after K steps."""
+def _point_at_rest(rule: Callable[[float], np.ndarray], kept: bool = True) -> Limit:
+    """Of steps z⁺ = z − η d with d and m⁺ linear in (z, m), the rows of `rule`; at rest m is the same after K steps, if
+    it is kept, and else it is zero before them.
+    """
 
     def end(a: float, k: int, lr: float) -> float:
         d, m = rule(a)
         whole = np.linalg.matrix_power(np.array([np.array([1, 0]) - lr * d, m]), k)
-        return float(whole[0, 0] + whole[0, 1] * whole[1, 0] / (1 - whole[1, 1]))
+        return float(whole[0, 0] + kept * whole[0, 1] * whole[1, 0] / (1 - whole[1, 1]))
 
     return lambda q: q.balance(1 - np.vectorize(end)(q.a, q.k, q.lr))
 
@@ -358,6 +424,7 @@ ALONE = {"engine": "sequential"}
 LAWS: tuple[Law, ...] = (
     Law(
         FedAvg(),
+        excused={"difference": "it is the neutral element"},
         limit=fedavg_point,
         golden=(Golden(FedAvg(), (1.67, 2.1055, 2.388575, 2.57257375), limit=2.9142857143),),
     ),
@@ -408,7 +475,7 @@ LAWS: tuple[Law, ...] = (
         down=1 + share("0.weight", "4.bias"),
         up=1 + share("0.weight", "4.bias"),
         remembers=True,
-        excused={"translation": "quadratics have no such layers"},
+        refused={"translation": "layers"},
     ),
     Law(
         FedDyn(alpha=0.5),
@@ -438,6 +505,8 @@ LAWS: tuple[Law, ...] = (
             Neutral(FedSpeed(lam=2.0, mix=0.0), FedDyn(alpha=0.5)),
         ),
         remembers=True,
+        limit=fedspeed_point(0.1, mix=0.5),
+        partial=fedspeed_point(0.1, mix=0.5),
         golden=(Golden(FedSpeed(lam=2.0, rho=0.0), (2.3, 3.2606, 3.701751375, 3.6963709906)),),
     ),
     Law(
@@ -461,7 +530,11 @@ LAWS: tuple[Law, ...] = (
         AdaBest(mu=0.5, beta=0.5, per_step=True),
         label="adabest-per-step",
         # With K = 1 for everybody the options agree.
-        neutral=Neutral(AdaBest(mu=0.5, per_step=True), AdaBest(mu=0.5), options={"steps": 1, "epochs": 1}),
+        neutral=Neutral(
+            AdaBest(mu=0.5, beta=0.5, per_step=True),
+            AdaBest(mu=0.5, beta=0.5),
+            options={"steps": 1, "epochs": 1},
+        ),
         remembers=True,
         limit=adabest_point(0.5, 0.5, per_step=True),
         rounds=400,
@@ -486,7 +559,7 @@ LAWS: tuple[Law, ...] = (
         down=2,
         remembers=True,
         limit=stale_fedga_point(0.1),
-        excused={"engines adam": "refused"},
+        refused={"engines adam": "Adam"},
     ),
     Law(
         LoSAC(),
@@ -559,8 +632,11 @@ LAWS: tuple[Law, ...] = (
         golden=(Golden(FedYogi(), (1.0985186004, 1.2311908942, 1.3853205041), options={"server_lr": 0.1}),),
     ),
     Law(
-        FedExP(eps=1e-3),
-        neutral=(Neutral(FedExP(eps=1e6)), Neutral(FedExP(eps=1e-3), options={"cohort": 1})),
+        # Near its end the server's rate is Σ p_i ‖Δ_i‖²/(2ε), with which a smaller ε would oscillate.
+        FedExP(eps=0.02),
+        neutral=(Neutral(FedExP(eps=1e6)), Neutral(FedExP(eps=0.02), options={"cohort": 1})),
+        limit=fedavg_point,
+        lr=0.05,
         golden=(
             Golden(FedExP(eps=0.1), (1.725355256, 2.2788061056, 2.6351985089, 2.7990907356)),
             Golden(FedExP(eps=0.001), (1.884968882, 2.7745396872, 5.1842187401, 4.3897421811)),
@@ -589,7 +665,7 @@ LAWS: tuple[Law, ...] = (
         down=2,
         limit=fedavg_point,
         golden=(Golden(FedADC(), (1.67, 2.6415, 3.514175, 4.00235375)),),
-        excused={"engines adam": "refused"},
+        refused={"engines adam": "which Adam rescales"},
     ),
     Law(
         FedADC(beta=0.5, form="v1"),
@@ -608,14 +684,14 @@ LAWS: tuple[Law, ...] = (
         down=2,
         limit=fedavg_point,
         golden=(Golden(FedADC(form="v1"), (1.67, 2.6482, 3.533672, 4.03411912)),),
-        excused={"engines adam": "refused"},
+        refused={"engines adam": "which Adam rescales"},
     ),
     Law(
         FedADC(beta=0.5, lookahead=True),
         label="fedadc-lookahead",
         down=2,
         limit=fedavg_point,
-        excused={"engines adam": "refused"},
+        refused={"engines adam": "which Adam rescales"},
     ),
     # Updates are remembered per step, so that unequal steps end at FedNova's point.
     Law(
@@ -684,6 +760,7 @@ LAWS: tuple[Law, ...] = (
     Law(
         MimeLite(),
         neutral=Neutral(MimeLite()),
+        excused={"difference": "without momentum it is FedAvg"},
         limit=fedavg_point,
         golden=(Golden(MimeLite(), (1.67, 2.1055, 2.388575, 2.57257375), limit=2.9142857143),),
     ),
@@ -717,9 +794,10 @@ LAWS: tuple[Law, ...] = (
     ),
     Law(
         MOON(mu=2.0),
-        neutral=Neutral(MOON(mu=0.0)),
+        # In a client's first participation its last model is the received one.
+        neutral=(Neutral(MOON(mu=0.0)), Neutral(MOON(mu=2.0), exact=False, options={"rounds": 1})),
         remembers=True,
-        excused={"translation": "a point has no representation"},
+        refused={"translation": "MOON compares representations"},  # of which a point has none
     ),
     Law(
         FedBN(),
@@ -757,6 +835,7 @@ LAWS: tuple[Law, ...] = (
         FedPMVR(alpha=0.4, form="stepwise", keep_momentum=False),
         label="fedpmvr-forgetful",
         neutral=Neutral(FedPMVR(alpha=0.0, form="stepwise", keep_momentum=False)),
+        limit=stepwise_point(0.4, kept=False),
     ),
     # Every client's update is multiplied by 1 − α, which moves no balance.
     Law(
@@ -793,6 +872,20 @@ LAWS: tuple[Law, ...] = (
         lr=0.01,
     ),
     Law(
+        FedPGVC(form="additive"),
+        label="fedpgvc-additive",
+        neutral=Neutral(FedPGVC(form="additive", layers=0)),
+        limit=walked_point(lambda q, y, x: slope(q, y) + penalty(q, y)),
+        lr=0.02,
+    ),
+    Law(
+        FedPGVC(form="magnitude"),
+        label="fedpgvc-magnitude",
+        neutral=Neutral(FedPGVC(form="magnitude", layers=0)),
+        limit=walked_point(lambda q, y, x: abs(penalty(q, y)) * slope(q, y)),
+        lr=0.02,
+    ),
+    Law(
         FedPGVC(form="normalised"),
         label="fedpgvc-normalised",
         neutral=Neutral(FedPGVC(form="normalised", layers=0)),
@@ -802,13 +895,15 @@ LAWS: tuple[Law, ...] = (
         FedPGVC(form="loss"),
         label="fedpgvc-loss",
         neutral=Neutral(FedPGVC(form="loss", layers=0)),
-        lr=0.01,
+        limit=walked_point(lambda q, y, x: loss(q, y) * slope(q, y)),
+        lr=0.02,
     ),
     Law(
         FedPGVC(form="norm"),
         label="fedpgvc-norm",
         neutral=Neutral(FedPGVC(form="norm", layers=0)),
-        lr=0.01,
+        limit=walked_point(lambda q, y, x: norm(slope(q, y)) * slope(q, y)),
+        lr=0.05,
     ),
     Law(
         FedPGVC(form="decay"),
@@ -821,17 +916,31 @@ LAWS: tuple[Law, ...] = (
         FedPGVC(form="magnitude", penalty_at="received"),
         label="fedpgvc-received",
         neutral=Neutral(FedPGVC(form="magnitude", layers=0)),
-        lr=0.01,
+        limit=walked_point(lambda q, y, x: abs(penalty(q, x)) * slope(q, y)),
+        lr=0.02,
     ),
     Law(
         FedProx(mu=0.5, pgvc=PGVC(layers=1, form="magnitude")),
         label="fedprox-pgvc",
         neutral=Neutral(FedProx(mu=0.5, pgvc=PGVC(layers=0)), FedProx(mu=0.5)),
+        limit=walked_point(lambda q, y, x: abs(penalty(q, y)) * slope(q, y) + 0.5 * (y - x)),
         lr=0.01,
     ),
     Law(
         FedDPC(lam=0.5),
+        neutral=(
+            Neutral(FedDPC(projection=False, scaling=False)),
+            Neutral(FedDPC(lam=0.5, projection=False), exact=False, theirs={"server_lr": 1.5}),
+        ),
+        limit=fedavg_point,
+        excused={"limit": "its steps are as long as clients' updates, which do not vanish where clients disagree"},
+    ),
+    # Steps in turn along two directions that are orthogonal.
+    Law(
+        FedDPC(scaling=False),
+        label="feddpc-projection",
         neutral=Neutral(FedDPC(projection=False, scaling=False)),
+        limit=fedavg_point,
     ),
     Law(
         FSVRG(scale_step=False),
@@ -871,9 +980,12 @@ LAWS: tuple[Law, ...] = (
     Law(
         FSVRG(feature_scaling="census"),
         label="fsvrg-census",
-        # No feature is ever zero, and everybody takes part: all factors are one.
-        neutral=Neutral(
-            FSVRG(feature_scaling="census"), FSVRG(feature_scaling="off"), exact=False, options={"cohort": None}
+        # No feature is ever zero, so that all counts agree; where everybody takes part, all factors are one.
+        neutral=(
+            Neutral(FSVRG(feature_scaling="census"), FSVRG(feature_scaling="printed"), exact=False),
+            Neutral(
+                FSVRG(feature_scaling="census"), FSVRG(feature_scaling="off"), exact=False, options={"cohort": None}
+            ),
         ),
         down=3,
         up=2,
@@ -888,6 +1000,26 @@ LAWS: tuple[Law, ...] = (
         warm_up=2,
         ledger=True,
     ),
+    # The optimum is where one model rests: every gradient that is sent is zero there.
+    Law(
+        MAFSVRG(models=1),
+        label="mafsvrg-one",
+        neutral=Neutral(MAFSVRG(models=1, acceleration="off"), FSVRG(), exact=False),
+        down=3,
+        up=3,
+        ledger=True,
+        limit=optimum,
+        rounds=250,
+    ),
+    Law(
+        GAFSVRG(models=1, threshold=0),
+        label="gafsvrg-one",
+        down=3,
+        up=3,
+        ledger=True,
+        limit=optimum,
+        rounds=250,
+    ),
     Law(
         GAFSVRG(models=2, threshold=2),
         neutral=Neutral(GAFSVRG(models=2, threshold=5, acceleration="off"), FSVRG(), exact=False),
@@ -899,6 +1031,12 @@ LAWS: tuple[Law, ...] = (
     Law(
         GAFSVRG(models=3, threshold=2, acceleration="off", feature_scaling="printed"),
         label="gafsvrg-printed",
+        neutral=Neutral(
+            GAFSVRG(models=3, threshold=2, acceleration="off", feature_scaling="printed"),
+            GAFSVRG(models=3, threshold=2, acceleration="off", feature_scaling="off"),
+            exact=False,
+            options={"cohort": None},
+        ),
         down=4,
         up=4,
         warm_up=2,
