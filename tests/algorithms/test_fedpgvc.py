@@ -159,13 +159,17 @@ def test_the_printed_product_only_lowers_the_weights_of_the_head() -> None:
     """The reason for the warning before round 1, wherever the plug-in is."""
     options: dict[str, Any] = SETTINGS | {"weight_decay": 0.0, "rounds": 1}
     start = {k: v.detach() for k, v in net().named_parameters()}
-    run = ud.simulate(FedPGVC(layers=1), net(), DATA, **options)
+    run = ud.simulate(FedPGVC(layers=1, form="product"), net(), DATA, **options)
     assert all((run.parameters[k] <= start[k]).double().mean() > 0.8 for k in HEAD)
 
 
 @pytest.mark.parametrize(
     ("algorithm", "plugins"),
-    [(FedPGVC(), ()), (FedProx(pgvc=PGVC()), ()), (FedAvg(), (PGVC(penalty_at="received"),))],
+    [
+        (FedPGVC(form="product"), ()),
+        (FedProx(pgvc=PGVC(form="product")), ()),
+        (FedAvg(), (PGVC(form="product", penalty_at="received"),)),
+    ],
     ids=["algorithm", "option", "plug-in"],
 )
 def test_the_printed_product_warns(
@@ -174,7 +178,7 @@ def test_the_printed_product_warns(
     ud.simulate(algorithm, net(), DATA, plugins=plugins, **SETTINGS | {"rounds": 1})
     said = caplog.text
     assert "form='product' (Eq. 15 as printed) multiplies two gradients" in said
-    assert "every other form descends, as form='additive'" in said
+    assert "every other form descends, as the default, form='normalised'" in said
 
 
 @pytest.mark.parametrize("form", FORMS[1:])
@@ -203,7 +207,7 @@ def test_in_fedprox_it_comes_first(form: str, engine: str) -> None:
 
 def test_all_layers_and_a_named_one() -> None:
     for layers, head in (("all", tuple(k for k, _ in net().named_parameters())), (["0.bias"], ("0.bias",))):
-        run = ud.simulate(FedPGVC(layers=layers), net(), DATA, **SETTINGS)
+        run = ud.simulate(FedPGVC(layers=layers, form="product"), net(), DATA, **SETTINGS)
         assert_close(
             run.parameters,
             reference("product", head),
@@ -256,7 +260,8 @@ def test_the_penalty_comes_from_the_data_loss_alone() -> None:
 
 def test_the_optimiser_receives_the_changed_gradient() -> None:
     """Adam's first step is the sign of it."""
-    run = ud.simulate(FedPGVC(layers=1), net(), DATA[:1], **SETTINGS | {"optimizer": "adam", "rounds": 1, "steps": 1})
+    options: dict[str, Any] = SETTINGS | {"optimizer": "adam", "rounds": 1, "steps": 1}
+    run = ud.simulate(FedPGVC(layers=1, form="product"), net(), DATA[:1], **options)
     start = {k: v.detach() for k, v in net().named_parameters()}
     directions = changed("product", start, start, 0, HEAD, [])
     for k, v in run.parameters.items():
@@ -322,7 +327,7 @@ def test_refusals() -> None:
         with pytest.raises(ValueError, match=f"form must be one of {LISTED}, got 'sum'"):
             kind(form="sum")
         with pytest.raises(ValueError, match="sigma belongs to form='normalised', got form='product'"):
-            kind(sigma=0.1)
+            kind(form="product", sigma=0.1)
         with pytest.raises(ValueError, match="sigma must be greater than 0"):
             kind(form="normalised", sigma=0.0)
         with pytest.raises(ValueError, match="penalty_at must be one of 'current', 'received', got 'sent'"):

@@ -10,13 +10,6 @@ from torch import nn
 
 import undrift as ud
 
-# What does not learn yet, and why.
-DECREASING = 'as printed, form="product", weights of the last layers can only decrease'
-FAILS = {
-    ("digits", "fedpgvc"): DECREASING,
-    ("five sites", "fedpgvc"): DECREASING,
-}
-
 
 def network(features: int, units: int, classes: int) -> nn.Sequential:
     with torch.random.fork_rng(devices=[]):
@@ -63,22 +56,16 @@ def accuracy(problem: str, algorithm: str) -> float:
     return float(run.history["accuracy"].iloc[-1])
 
 
-def named(problem: str) -> list[object]:
-    names = [name for name, kind in ud.algorithms.available().items() if kind.__module__.startswith("undrift.")]
-    fails = {name: reason for (where, name), reason in FAILS.items() if where == problem}
-    return [
-        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=fails[name]) if name in fails else ())
-        for name in names
-    ]
+NAMES = [name for name, kind in ud.algorithms.available().items() if kind.__module__.startswith("undrift.")]
 
 
-@pytest.mark.parametrize("name", named("digits"))
+@pytest.mark.parametrize("name", NAMES)
 def test_it_learns_digits_half_as_well_as_fedavg(name: str) -> None:
     assert accuracy("digits", "fedavg") > 0.35
     assert accuracy("digits", name) > accuracy("digits", "fedavg") / 2
 
 
-@pytest.mark.parametrize("name", named("five sites"))
+@pytest.mark.parametrize("name", NAMES)
 def test_it_learns_where_five_unequal_clients_all_take_part(name: str) -> None:
     assert accuracy("five sites", "fedavg") > 0.97
     assert accuracy("five sites", name) > 0.85

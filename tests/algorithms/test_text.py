@@ -130,7 +130,7 @@ def test_lists() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"layers": 1}, {"name": "pgvc", "layers": 1}, {"name": "PGVC", "layers": 1, "form": "product"}]
+    "given", [{"layers": 1}, {"name": "pgvc", "layers": 1}, {"name": "PGVC", "layers": 1, "form": "normalised"}]
 )
 def test_a_mapping_is_a_plugin(given: dict[str, Any]) -> None:
     assert from_options("fedprox", {"mu": 0.1, "pgvc": given}) == FedProx(0.1, pgvc=PGVC(layers=1))

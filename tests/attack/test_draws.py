@@ -325,7 +325,7 @@ class Returns(nn.Module):
 
 OUTPUTS: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     "a tuple": (lambda h: (h, h), "must return a tensor with one row per sample, .*got tuple"),
-    "a dict": (lambda h: {"output": h}, "must return a tensor with one row per sample, .*got dict"),
+    "a dict": (lambda h: {"output": h}, "must return a tensor with one row per sample, .*got a dict with"),
     "None": (lambda h: None, "must return a tensor with one row per sample, .*got NoneType"),
     "a scalar": (lambda h: h.sum(), "must return a tensor with one row per sample"),
     "too many rows": (lambda h: torch.cat([h, h]), "must return a tensor with one row per sample"),

@@ -67,6 +67,11 @@ def test_labels(rng: Random, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     chosen = {label: f"fedprox(mu={i + 1})" for i, label in enumerate(sorted(labels)) if label.strip()}
     if not chosen:
         return
+    if any("\udcff" in label for label in chosen):  # a byte of the command line that is no UTF-8
+        with pytest.raises(ValueError, match="the label of an algorithm must be a text in UTF-8"):
+            ud.compare(chosen, mlp(), DATA, DATA[0], rounds=1, out="out")
+        assert not list(tmp_path.iterdir())
+        return
     comparison = ud.compare(chosen, mlp(), DATA, DATA[0], rounds=1, out="out")
     assert {r.label: r.config["algorithm"]["options"]["mu"] for r in comparison.records} == {
         label: float(text.removeprefix("fedprox(mu=").removesuffix(")")) for label, text in chosen.items()

@@ -886,9 +886,9 @@ LAWS: tuple[Law, ...] = (
         lr=0.02,
     ),
     Law(
-        FedPGVC(form="normalised"),
-        label="fedpgvc-normalised",
-        neutral=Neutral(FedPGVC(form="normalised", layers=0)),
+        FedPGVC(form="product"),
+        label="fedpgvc-product",
+        neutral=Neutral(FedPGVC(form="product", layers=0)),
         lr=0.01,
     ),
     Law(

@@ -1,4 +1,4 @@
-"""FedPGVC: steps of the last layers are weighted by the gradient of the squared loss."""
+"""FedPGVC: gradients of the last layers are brought to a common size, or weighted by a penalty."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ class PrintedServerStep(Correction):
 
 @dataclass(frozen=True)
 class FedPGVC(Algorithm):
-    """The last layers move by the product of two gradients: of the loss, and of its second moment.
+    """Clients bring the gradients of their last layers to a common size before every step.
 
     Paper:
         Sahoo, Tripathi, Saha, Mondal. Harnessing heterogeneity: improving convergence through partial variance control
         in federated learning.
         https://openreview.net/forum?id=I9VhJ5iLNr
     Idea:
-        Drift is strongest in the last layers. There a gradient penalty ρ, large where losses are large, changes every
-        local step, so that classifiers of different clients stay closer together; earlier layers may differ.
+        Drift is strongest in the last layers, and a client whose gradients are large there pulls the model away from
+        the others. Every local step of these layers is controlled by a factor ρ, so that classifiers of different
+        clients stay closer together; earlier layers may differ.
     Equations:
         ρ = (1/B) Σ_b ℓ_b ∇ℓ_b = ∇ (1/2B) Σ_b ℓ_b²  (Eq. 14, 73), at the current or at the received model
         last layers: y ← y − η (ρ ⊙ g)  `form="product"`, Eq. 15
@@ -50,8 +51,9 @@ class FedPGVC(Algorithm):
         x ← (1 − η_g) x + η_g mean_S y_i
     Options:
         layers: how many of the last layers are corrected; also a list of parameter names, or "all".
-        form: how the penalty acts, see the equations: "product" (Eq. 15), "magnitude", "additive" (§8), "normalised"
-            (Eq. 8–10), "loss" or "norm" (§3.3.1), "decay" (the first author's public code).
+        form: which reading of the paper, see the equations: "normalised" (Eq. 8–10), "product" (Eq. 15), "magnitude",
+            "additive" (§8), "loss" or "norm" (§3.3.1), "decay" (the first author's public code). The default is the
+            only one that learned at least as well as FedAvg on Fashion-MNIST at three rates; "Readings" has all.
         sigma: with "normalised", the norm σ of a layer's gradient; None for the running mean of the norms that clients
             met in this layer, which takes a number per layer down and up.
         penalty_at: where ρ is taken: "current", at every step's own model (Eq. 14), or "received", at the model from
@@ -81,7 +83,7 @@ class FedPGVC(Algorithm):
     weighting: ClassVar[str] = "uniform"
 
     layers: Layers = AtMost(2)
-    form: str = "product"
+    form: str = "normalised"
     sigma: float | None = None
     penalty_at: str = "current"
     server_step: str = "average"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from undrift.client.layout import AtMost, Layers
 from undrift.core import check, tree
@@ -35,6 +36,8 @@ class HeadMomentum(Correction):
 class DriftMomentum(HeadMomentum):
     """After training, g = y − x (`sign` 1) or x − y (`sign` −1), and y ← y − m on `names`."""
 
+    key: ClassVar[str] = "HeadMomentum"  # the name in checkpoints of version 0.1
+
     sign: int
 
     def finish(self, update: Tree, client: State, at: At) -> tuple[Tree, State, Message]:
@@ -45,6 +48,8 @@ class DriftMomentum(HeadMomentum):
 @dataclass(frozen=True)
 class GradientMomentum(HeadMomentum):
     """After training, g = ∇f_i(y): y ← y − m on `names`, y ← y − η g elsewhere."""
+
+    key: ClassVar[str] = "HeadMomentum"  # the name in checkpoints of version 0.1
 
     def finish(self, update: Tree, client: State, at: At) -> tuple[Tree, State, Message]:
         gradient = at.task.full_gradient(at.params, at.batch.buffers).gradient

@@ -142,7 +142,7 @@ class PGVC(Plugin):
     """
 
     layers: Layers = AtMost(2)
-    form: str = "product"
+    form: str = "normalised"
     sigma: float | None = None
     penalty_at: str = "current"
 
@@ -175,5 +175,5 @@ class PGVC(Plugin):
         return (
             "form='product' (Eq. 15 as printed) multiplies two gradients that nearly always have the same sign, so the "
             "weights of the last layers can only fall and what must grow is not learned; every other form descends, as "
-            "form='additive' (§8)",
+            "the default, form='normalised' (Eq. 8–10)",
         )

@@ -405,6 +405,8 @@ def _labelled(algorithms: Any) -> dict[str, Written]:
     for label in given:
         if not isinstance(label, str) or not label.strip():
             raise TypeError(f"the label of an algorithm must be a text, got {check.shown(label)}")
+        if any("\ud800" <= letter <= "\udfff" for letter in label):  # bytes of a command line that are no UTF-8
+            raise ValueError(f"the label of an algorithm must be a text in UTF-8, got {check.shown(label)}")
     return {label: find_algorithm(a) for label, a in given.items()}
 
 
