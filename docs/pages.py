@@ -1,9 +1,10 @@
-"""Write the pages that follow from the code: all algorithms, all settings, agreement with other code: `make docs`."""
+"""Write the pages that follow from code and measurements (algorithms, settings, agreement, readings): `make docs`."""
 
 from __future__ import annotations
 
 import inspect
 import json
+import runpy
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -213,12 +214,24 @@ def rounded(cost: dict[str, Any]) -> dict[str, Any]:
     return {key: round(value, 6) if isinstance(value, float) else value for key, value in cost.items()}
 
 
+def readings() -> str:
+    """The page of readings, with tables from what was measured."""
+    tables = runpy.run_path(str(HOME / "reproduction" / "readings.py"))["tables"]()
+    text = (HOME / "readings.md").read_text("utf-8")
+    for name, rows in tables.items():
+        before, begin, rest = text.partition(f"<!-- table: {name} -->\n")
+        if begin:
+            text = f"{before}{begin}\n{rows}\n\n<!-- end -->{rest.partition('<!-- end -->')[2]}"
+    return text
+
+
 def contents(*, measured: bool = False) -> dict[Path, str]:
     """Every page and its text; costs are those that were shipped, unless `measured` anew."""
     pages = [page(name, measured=measured) for name in algorithms.available()]
     return {
         HOME / "settings.md": settings(),
         HOME / "agreement.md": agreement(pages),
+        HOME / "readings.md": readings(),
         ALGORITHMS / "README.md": index(pages),
         **{ALGORITHMS / f"{each.name}.md": markdown(each) for each in pages},
         overview.FILE: shipped(pages),

@@ -37,6 +37,8 @@ class FedDC(Algorithm):
     Pitfalls:
         The server overshoots: lower `lr` before `alpha`. With weights by samples α is α/(N p_i). With local momentum ρ
         the number of steps is replaced by FedNova's ‖a_i‖₁. It fixes the server's step, so `server_lr` is refused.
+        With one class per client the drift adds up until it diverges, and no setting that was tried mends that
+        (docs/stability.md).
     Elsewhere:
         The authors' code divides by the undecayed rate and by an average number of steps. Adding only the drift of the
         cohort, as some texts do, never converges under partial participation.

@@ -53,7 +53,7 @@ class FedPGVC(Algorithm):
         layers: how many of the last layers are corrected; also a list of parameter names, or "all".
         form: which reading of the paper, see the equations: "normalised" (Eq. 8–10), "product" (Eq. 15), "magnitude",
             "additive" (§8), "loss" or "norm" (§3.3.1), "decay" (the first author's public code). The default is the
-            only one that learned at least as well as FedAvg on Fashion-MNIST at three rates; "Readings" has all.
+            one that came nearest to the paper's claim (docs/readings.md).
         sigma: with "normalised", the norm σ of a layer's gradient; None for the running mean of the norms that clients
             met in this layer, which takes a number per layer down and up.
         penalty_at: where ρ is taken: "current", at every step's own model (Eq. 14), or "received", at the model from

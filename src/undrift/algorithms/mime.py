@@ -89,7 +89,8 @@ class Mime(Algorithm):
         Many stateless clients that take part often or in large cohorts; reaches the optimum if all take part.
     Pitfalls:
         Two exchanges: x down and the gradients up, then x and c down. A pass over all data and twice the gradients.
-        With partial participation the noise of sampling clients remains.
+        With partial participation the noise of sampling clients remains. Long local paths break it, as with one class
+        per client: `clip=1`, fewer steps or a lower rate mend that (docs/stability.md).
     Elsewhere:
         Averaging the means of batches with equal weight is wrong for a short last batch; one library does not count the
         gradients' bytes.

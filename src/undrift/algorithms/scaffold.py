@@ -75,7 +75,8 @@ class SCAFFOLD(Algorithm):
     Pitfalls:
         Twice the traffic. Control variates of clients absent for long are stale. With local momentum ρ the number of
         steps is replaced by FedNova's ‖a_i‖₁, without which it diverges; under Adam and RMSprop the mean of the
-        directions is used.
+        directions is used. Long local paths (rate times steps times curvature over about 1) break it, as with one class
+        per client: `clip=1`, fewer steps or a lower rate mend that (docs/stability.md).
     Elsewhere:
         RickZack/GHBM forgets 1/N: c is a sum over clients, which with 100 of them (LeNet, CIFAR-10, one class per
         client) stays at 10 % at rate 0.01, and at 0.0001 acts as a global momentum that reaches 56 % in 1000 rounds.
