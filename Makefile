@@ -34,7 +34,7 @@ demo: setup ## Run the default experiment
 test: setup ## Lint, type-check and test
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory types
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile # tests of a file share runs
 
 SEED ?= 0
 attack: setup ## Attack with 28 000 random cases (25 minutes on two cores); SEED=1 makes other ones

@@ -14,11 +14,16 @@ import torch
 from torch.testing import assert_close
 
 import undrift as ud
-from laws import CASES, LAWS, SIZES, TRAINING, Golden, Law, Neutral, classified, terrain
+from laws import CASES, FIRST, LAWS, SIZES, TRAINING, Golden, Law, Neutral, classified, terrain
 from quadratics import Terrain
 from undrift import Algorithm
 from undrift.algorithms import FedAvg
 from undrift.core import tree
+
+
+def name_of(each: Law | str) -> str:
+    return each if isinstance(each, str) else each.name
+
 
 every_law = pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
 SCALARS = 64  # bytes a client may send beside whole models
@@ -124,19 +129,20 @@ def test_only_moon_has_no_limit() -> None:
     assert {law.algorithm.name() for law in LAWS} - known == {"moon"}
 
 
-LIMIT_CASES = pytest.mark.parametrize("case", ["uniform", "steps"])
+def limit_cases(laws: list[Law]) -> pytest.MarkDecorator:
+    """Equal clients and unequal ones; of an algorithm's further entries only the unequal ones, as it takes long."""
+    cases = [(law, case) for law in laws for case in ("uniform", "steps") if case == "steps" or law in FIRST]
+    return pytest.mark.parametrize(("law", "case"), cases, ids=name_of)
 
 
-@LIMIT_CASES
-@pytest.mark.parametrize("law", [law for law in LAWS if law.limit], ids=lambda law: law.name)
+@limit_cases([law for law in LAWS if law.limit])
 def test_limit(law: Law, case: str, request: pytest.FixtureRequest) -> None:
     with held(law, request, "limit", f"limit {case}"):
         assert law.limit is not None
         np.testing.assert_allclose(settle(law, case, law.rounds), law.limit(terrain(case, law.lr)), rtol=0, atol=1e-8)
 
 
-@LIMIT_CASES
-@pytest.mark.parametrize("law", [law for law in LAWS if law.partial], ids=lambda law: law.name)
+@limit_cases([law for law in LAWS if law.partial])
 def test_partial(law: Law, case: str, request: pytest.FixtureRequest) -> None:
     with held(law, request, "partial", f"partial {case}"):
         assert law.partial is not None
@@ -151,8 +157,11 @@ LOCAL: dict[str, dict[str, Any]] = {
 }
 
 
-@every_law
-@pytest.mark.parametrize("local", LOCAL)
+@pytest.mark.parametrize(
+    ("law", "local"),
+    [(law, local) for law in LAWS for local in LOCAL if local == "sgd" or law in FIRST],
+    ids=name_of,
+)
 def test_engines(law: Law, local: str, request: pytest.FixtureRequest) -> None:
     with held(law, request, "engines", f"engines {local}"):
         alone = memory(train(law, engine="sequential", **LOCAL[local]))

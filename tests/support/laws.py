@@ -1092,3 +1092,6 @@ LAWS: tuple[Law, ...] = (
         limit=fedavg_point,
     ),
 )
+
+_NAMES = [law.algorithm.name() for law in LAWS]
+FIRST = [law for i, law in enumerate(LAWS) if law.algorithm.name() not in _NAMES[:i]]  # one of every algorithm
