@@ -107,7 +107,7 @@ def test_a_pretrained_anchor_must_fit(tmp_path: Path) -> None:
     save_file({"other": torch.ones(1)}, tmp_path / "other.safetensors")
     with pytest.raises(ValueError, match="variant: the given state has no tensor of the model's shape for 'point'"):
         ALONE.run(FedHBM(variant=tmp_path / "other.safetensors"), 1)
-    with pytest.raises(FileNotFoundError, match=r"variant: there is no file 'nowhere\.safetensors'"):
+    with pytest.raises(ValueError, match=r"variant: there is no file 'nowhere\.safetensors'"):
         ALONE.run(FedHBM(variant="nowhere.safetensors"), 1)
 
 

@@ -187,7 +187,7 @@ def test_the_other_forms_do_not_warn(form: str) -> None:
 
 
 def test_the_estimate_needs_a_server_that_sends_it() -> None:
-    with pytest.raises(ValueError, match="give a sigma"):
+    with pytest.raises(ValueError, match="does without if a sigma is given"):
         ud.simulate(MAFSVRG(pgvc=PGVC(form="normalised")), mlp(), classified(), **TRAINING)
     ud.simulate(MAFSVRG(pgvc=PGVC(form="normalised", sigma=0.1)), mlp(), classified(), **TRAINING)
 

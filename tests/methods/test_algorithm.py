@@ -92,7 +92,7 @@ class Idle(Plugin):
 
 
 def test_plugins_come_before_the_algorithms_own_corrections() -> None:
-    assert keys(FedProx(pgvc=PGVC()), plugins=(Idle(),)) == ["Nothing", "NormalisedLayers", "Proximal"]
+    assert keys(FedProx(pgvc=PGVC()), plugins=(Idle(),)) == ["Nothing", "EstimatedLayers", "Proximal"]
     assert keys(FedProx(pgvc=Idle())) == ["Nothing", "Proximal"]
     with pytest.raises(ValueError, match="corrections must differ"):
         keys(FedProx(pgvc=PGVC()), plugins=(PGVC(),))

@@ -130,7 +130,7 @@ class TestRefusals:
             with_head(backbone(), classes=3, weights=weights)
 
     def test_files(self, tmp_path: Path) -> None:
-        with pytest.raises(FileNotFoundError, match=r"weights: there is no file '.*nowhere\.pt'"):
+        with pytest.raises(ValueError, match=r"weights: there is no file '.*nowhere\.pt'"):
             with_head(backbone(), classes=3, weights=tmp_path / "nowhere.pt")
         for name in ("broken.pt", "broken.safetensors"):
             path = tmp_path / name

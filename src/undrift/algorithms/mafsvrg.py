@@ -9,7 +9,7 @@ from undrift.core import check
 from undrift.methods.aggregate import mean
 from undrift.methods.algorithm import Algorithm
 from undrift.methods.averaging import Averaging
-from undrift.methods.correction import Correction
+from undrift.methods.correction import Correction, defines
 from undrift.methods.setting import Setting
 from undrift.methods.several_models import Acceleration, Grouping, SeveralModels
 from undrift.methods.variance_reduction import FEATURE_SCALINGS, Features, VarianceReduction
@@ -69,6 +69,11 @@ class _Grouping(Algorithm):
         assert isinstance(training, Averaging)
         reduction = training.corrections[-1]
         assert isinstance(reduction, VarianceReduction)
+        if any(defines(correction, "broadcast") for correction in training.corrections[:-1]):
+            raise ValueError(
+                f"{type(self).__name__} sends its own messages only, and a plug-in needs one of the server; "
+                "PGVC(form='normalised') does without if a sigma is given, as sigma=0.1"
+            )
         return SeveralModels(
             training=training,
             reduction=reduction,

@@ -27,7 +27,7 @@ def read_weights(option: str, weights: Weights) -> Mapping[str, Tensor]:
 
 def _read_file(option: str, path: Path) -> object:
     if not path.is_file():
-        raise FileNotFoundError(f"{option}: there is no file {str(path)!r}")
+        raise ValueError(f"{option}: there is no file {str(path)!r}")
     try:
         if path.suffix == ".safetensors":
             return load_file(path)

@@ -62,47 +62,56 @@ class ScalarWeight(Correction):
 
 @dataclass(frozen=True)
 class NormalisedLayers(Correction):
-    """Each of `layers` takes g_l ← σ g_l / ‖g_l‖ (Eq. 8–10).
+    """Each of `layers` takes g_l ← σ g_l / ‖g_l‖ (Eq. 8–10)."""
 
-    Without a given σ, every layer has its own: the running mean over rounds of the norms that clients met on average.
+    layers: tuple[tuple[str, ...], ...]
+    sigma: float
+
+    def step(self, grad: Tree, client: State, at: At) -> tuple[Tree, State]:
+        return _scaled(grad, self.layers, self.sigma / _norms(grad, self.layers)), client
+
+
+@dataclass(frozen=True)
+class EstimatedLayers(Correction):
+    """The same with a σ of its own for every layer: the running mean over rounds of the norms that clients met.
+
     The first round, which knows none, leaves g alone.
     """
 
     layers: tuple[tuple[str, ...], ...]
-    sigma: float | None
 
     def server(self, model: Tree) -> State:
-        return {} if self.sigma is not None else {"sigma": next(iter(model.values())).new_zeros(len(self.layers))}
+        return {"sigma": next(iter(model.values())).new_zeros(len(self.layers))}
 
     def broadcast(self, server: State, model: Tree) -> Message:
         return server
 
     def begin(self, start: Tree, client: State, at: At) -> tuple[Tree, State]:
-        if self.sigma is None and "sigma" not in at.inbox:
-            raise ValueError(
-                "this algorithm does not send what form='normalised' estimates; give a sigma, as sigma=0.1"
-            )
-        return start, {} if self.sigma is not None else {"norms": torch.zeros_like(at.inbox["sigma"])}
+        return start, {"norms": torch.zeros_like(at.inbox["sigma"])}
 
     def step(self, grad: Tree, client: State, at: At) -> tuple[Tree, State]:
-        parts = [tree.take(grad, names) for names in self.layers]
-        norms = torch.stack([tree.dot(part, part).sqrt() for part in parts])  # [layers]
-        factors = (self.sigma if self.sigma is not None else at.inbox["sigma"]) / norms.clamp_min(1e-30)
-        if self.sigma is None:
-            factors = torch.where(at.inbox["sigma"] > 0, factors, 1)
-            client = {"norms": client["norms"] + norms / at.task.steps}
-        for part, factor in zip(parts, factors, strict=True):
-            grad = grad | tree.scale(part, factor)
-        return grad, client
+        norms, sigma = _norms(grad, self.layers), at.inbox["sigma"]
+        factors = torch.where(sigma > 0, sigma / norms, 1)
+        return _scaled(grad, self.layers, factors), {"norms": client["norms"] + norms / at.task.steps}
 
     def finish(self, update: Tree, client: State, at: At) -> tuple[Tree, State, Message]:
         return update, {}, client
 
     def collect(self, updates: Tree, server: State, heard: Heard) -> tuple[Tree, State]:
-        if self.sigma is not None:
-            return updates, server
         before, found = server["sigma"], tree.mean(heard.replies, heard.cohort.weights)["norms"]
         return updates, server | {"sigma": torch.where(before > 0, _KEPT * before + (1 - _KEPT) * found, found)}
+
+
+def _norms(grad: Tree, layers: tuple[tuple[str, ...], ...]) -> Tensor:
+    """Of every layer [layers], above zero."""
+    parts = (tree.take(grad, names) for names in layers)
+    return torch.stack([tree.dot(part, part).sqrt() for part in parts]).clamp_min(1e-30)
+
+
+def _scaled(grad: Tree, layers: tuple[tuple[str, ...], ...], factors: Tensor) -> Tree:
+    for names, factor in zip(layers, factors, strict=True):
+        grad = grad | tree.scale(tree.take(grad, names), factor)
+    return grad
 
 
 @dataclass(frozen=True)
@@ -167,7 +176,9 @@ class PGVC(Plugin):
         if self.form in _WEIGHTS:
             return (ScalarWeight(names, self.form),)
         layers = setting.layout.by_layer(names)
-        return (LayerDecay(layers),) if self.form == "decay" else (NormalisedLayers(layers, self.sigma),)
+        if self.form == "decay":
+            return (LayerDecay(layers),)
+        return (EstimatedLayers(layers) if self.sigma is None else NormalisedLayers(layers, self.sigma),)
 
     def warnings(self, plan: Plan) -> tuple[str, ...]:
         if self.form != "product":
