@@ -118,11 +118,9 @@ class Counting(nn.Module):
 
 def test_three_forward_passes_a_step() -> None:
     model = seeded(lambda: nn.Sequential(nn.Linear(6, 4), Counting(), nn.Linear(4, 3)))
-    counts = []
-    for rounds in (1, 2):
-        Counting.passes = 0
-        ud.simulate(MOON(), model, DATA[:1], rounds=rounds, steps=4, engine="sequential")
-        counts.append(Counting.passes)
+    counts: list[int] = []
+    count = [lambda row, run: counts.append(Counting.passes)]
+    ud.simulate(MOON(), model, DATA[:1], rounds=2, steps=4, engine="sequential", callbacks=count)
     assert counts[1] - counts[0] == 3 * 4
 
 
