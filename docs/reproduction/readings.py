@@ -125,7 +125,7 @@ def measure(job: Job) -> pd.DataFrame:
     histories = []
     for record in found.records:
         kept = record.history[record.history.accuracy.notna() | record.history.diverged]
-        about = {"task": job.task, "form": job.form, "lr": record.config["lr"], "seed": record.seed}
+        about = {"task": job.task, "form": job.form, "lr": record.config["options"]["lr"], "seed": record.seed}
         histories.append(kept.assign(**about)[COLUMNS])
     return pd.concat(histories)
 

@@ -2,7 +2,7 @@
 
     python docs/reproduction/stability.py FILE.csv [--rounds 1000] [--workers 8] [--setting NAME]
 
-appends rows to FILE.csv: accuracy, norms of gradients and of SCAFFOLD's controls, and sharpness (the largest eigenvalue
+writes FILE.csv: accuracy, norms of gradients and of SCAFFOLD's controls, and sharpness (the largest eigenvalue
 of the Hessian) along training. It needs a GPU and CIFAR-10: `undrift data get cifar10`. What was measured is in
 `histories/stability.csv.gz`; a setting with a single row is one of which only the end was kept.
 """

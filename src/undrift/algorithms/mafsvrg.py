@@ -37,8 +37,8 @@ class _Grouping(Algorithm):
 
     def __post_init__(self) -> None:
         check.integer("models", self.models, 1)
-        # Several models are made of the clients' after round `threshold`, so there must be such a round.
         check.choice("starts", self.starts, ("groups", "random"))
+        # Several models are made of the clients' after round `threshold`, so there must be such a round.
         check.integer("threshold", self.threshold, 1 if self.models > 1 and self.starts == "groups" else 0)
         check.number("beta1", self.beta1, 0, 1, open_high=True)
         check.number("beta2", self.beta2, 0, 1, open_high=True)

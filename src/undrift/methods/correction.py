@@ -30,9 +30,8 @@ class At(NamedTuple):
     loss: Tensor  # mean loss of the batch at `params`; 0 before the gradient is taken
     task: Task
     mean_direction: Callable[[Tree], Tree]  # update -> the mean direction its steps took, (x - y) / (A_i lr)
-    walked: (
-        Tensor | None
-    )  # A_i lr, the distance that unit directions would cover; None if it is not linear (Adam, RMSprop)
+    # A_i lr, the distance that unit directions would cover; None if it is not linear (Adam, RMSprop)
+    walked: Tensor | None
 
     def gradient(self, params: Tree) -> Tree:
         """The same minibatch at another point, weight decay included."""

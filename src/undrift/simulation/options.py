@@ -129,9 +129,7 @@ class Option(NamedTuple):
     section: str  # of a configuration file
     key: str  # in that section
     none: str | None = None  # a word for None, where that is not the default
-    left_open: bool = (
-        False  # whether the data set or the algorithm may have a value of its own, for which "auto" stands
-    )
+    left_open: bool = False  # whether data set or algorithm may have a value of their own, for which "auto" stands
     general: Any = None  # what "auto" stands for with all others
 
     @property
