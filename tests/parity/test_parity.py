@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import undrift as ud
-from undrift.simulation import prepare
+from trials import networks_are_tried_once as networks_are_tried_once
 
 HERE = Path(__file__).parent
 INDEX = json.loads((HERE / "index.json").read_text("utf-8"))
@@ -43,15 +43,6 @@ def joined(model: dict[str, Tensor]) -> Array:
     return np.concatenate([model[name].numpy().ravel() for name in START])
 
 
-build_problem, problems = prepare._problem, dict[int, Any]()
-
-
-def shared_problem(objects: Any, *others: Any) -> Any:
-    if (clients := id(objects.data)) not in problems:
-        problems[clients] = build_problem(objects, *others)
-    return problems[clients]
-
-
 @cache
 def ours(corresponding: str, engine: str) -> Array:
     """The model after every round [rounds, parameters]; several cases may correspond to the same run."""
@@ -70,12 +61,7 @@ def ours(corresponding: str, engine: str) -> Array:
     return np.array(path)
 
 
-@pytest.fixture(autouse=True)
-def _problem_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs share the network and the samples, as those of a comparison do, so that they need not be tried 300 times."""
-    monkeypatch.setattr(prepare, "_problem", shared_problem)
-
-
+@pytest.mark.usefixtures("networks_are_tried_once")
 @pytest.mark.parametrize("engine", ROUNDS)
 @pytest.mark.parametrize("name", CASES)
 def test_models_are_theirs(name: str, engine: str) -> None:
