@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pandas as pd
 
 import undrift as ud
+from undrift.algorithms.text import parse
 
 FILE = Path(__file__).parent / "histories" / "readings.csv.gz"
 SEEDS = 3
@@ -28,6 +29,7 @@ class Task(NamedTuple):
     model: str
     clients: int
     rounds: int
+    features: str | None = None
 
 
 # Dirichlet(0.1), ten clients in a round, 20 local steps of 32 samples; clients weighted by samples.
@@ -40,6 +42,18 @@ TASKS = {
     "fashion-mnist, a tenth": Task("fashion-mnist", "lenet", 100, 75),
     "cifar10, all": Task("cifar10", "lenet5", 10, 75),
     "cifar10, a tenth": Task("cifar10", "lenet5", 100, 100),
+}
+
+# What MA-FSVRG and GA-FSVRG are made for, a convex model: softmax regression on HOG features, as in their paper.
+CONVEX = {
+    "digits, softmax, all": Task("digits", "softmax", 10, 50),
+    "digits, softmax, a tenth": Task("digits", "softmax", 100, 75),
+    "mnist, HOG, all": Task("mnist", "softmax", 10, 50, "hog"),
+    "mnist, HOG, a tenth": Task("mnist", "softmax", 100, 75, "hog"),
+    "fashion-mnist, HOG, all": Task("fashion-mnist", "softmax", 10, 50, "hog"),
+    "fashion-mnist, HOG, a tenth": Task("fashion-mnist", "softmax", 100, 75, "hog"),
+    "cifar10, HOG, all": Task("cifar10", "softmax", 10, 75, "hog"),
+    "cifar10, HOG, a tenth": Task("cifar10", "softmax", 100, 100, "hog"),
 }
 
 FORMS = {
@@ -91,7 +105,33 @@ FORMS = {
         "FedDPC without projection": "feddpc(projection=False)",
         "FedDPC without scaling": "feddpc(scaling=False)",
     },
+    "FSVRG": {
+        "FSVRG": "fsvrg",
+        **{
+            reading.format(name): f"{name.lower().replace('-', '')}({options})"
+            for name in ("MA-FSVRG", "GA-FSVRG")
+            for reading, options in {
+                "{}, by default": "",
+                "{}, β₁ = 0": "beta1=0.0",
+                "{}, acceleration as printed": "acceleration='printed'",
+                "{}, no acceleration": "acceleration='off'",
+                "{}, acceleration after round T": "accelerate_first_rounds=False",
+                "{}, ε in the root": "eps_in_root=True",
+                "{}, random starts": "starts='random'",
+                "{}, Eq. 39 uncentred": "centred_starts=False",
+                "{}, census": "feature_scaling='census'",
+                "{}, features as printed": "feature_scaling='printed'",
+                "{}, no feature scaling": "feature_scaling='off'",
+            }.items()
+        },
+        "GA-FSVRG, A twice": "gafsvrg(scale_twice=True)",
+        "GA-FSVRG, group_lr 1": "gafsvrg(group_lr=1.0)",
+    },
 }
+
+
+def tasks_of(algorithm: str) -> dict[str, Task]:
+    return {"FedAvg": TASKS | CONVEX, "FSVRG": CONVEX}.get(algorithm, TASKS)
 
 
 class Job(NamedTuple):
@@ -103,17 +143,21 @@ class Job(NamedTuple):
 
 def measure(job: Job) -> pd.DataFrame:
     """The histories of all rates and seeds, which train together."""
-    task = TASKS[job.task]
+    task = (TASKS | CONVEX)[job.task]
 
     def data(seed: int) -> ud.FederatedData:
-        return ud.data.load(task.data, partition="dirichlet:0.1", clients=task.clients, seed=seed)
+        partition = "dirichlet:0.1"
+        return ud.data.load(task.data, partition=partition, clients=task.clients, seed=seed, features=task.features)
+
+    # FSVRG's step is lr / n_i: its rates are given for a client with the mean number of samples.
+    unit = float(data(0).sizes.mean()) if parse(job.algorithm).algorithm.divides_rate else 1.0
 
     found = ud.compare(
         {job.form: job.algorithm},
         task.model,
         data,
         seeds=SEEDS,
-        lr=RATES,
+        lr=[rate * unit for rate in RATES],
         rounds=task.rounds,
         cohort=10,
         steps=20,
@@ -125,7 +169,8 @@ def measure(job: Job) -> pd.DataFrame:
     histories = []
     for record in found.records:
         kept = record.history[record.history.accuracy.notna() | record.history.diverged]
-        about = {"task": job.task, "form": job.form, "lr": record.config["options"]["lr"], "seed": record.seed}
+        rate = round(record.config["options"]["lr"] / unit, 6)
+        about = {"task": job.task, "form": job.form, "lr": rate, "seed": record.seed}
         histories.append(kept.assign(**about)[COLUMNS])
     return pd.concat(histories)
 
@@ -133,10 +178,10 @@ def measure(job: Job) -> pd.DataFrame:
 def tables() -> dict[str, str]:
     """Of every algorithm a table in Markdown: a row per reading, a column per task that was measured."""
     runs = pd.read_csv(FILE)
-    tasks = [task for task in TASKS if task in set(runs.task)]
-    head = ["| reading | " + " | ".join(tasks) + " |", "|---" * (len(tasks) + 1) + "|"]
     found = {}
     for algorithm, forms in FORMS.items():
+        tasks = [task for task in tasks_of(algorithm) if task in set(runs.task)]
+        head = ["| reading | " + " | ".join(tasks) + " |", "|---" * (len(tasks) + 1) + "|"]
         shown = [form for form in (FORMS["FedAvg"] | forms) if form in set(runs.form)]
         rows = (f"| {form} | " + " | ".join(_cell(runs, task, form) for task in tasks) + " |" for form in shown)
         found[algorithm] = "\n".join([*head, *rows])
@@ -161,13 +206,14 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--task", choices=TASKS, action="append")
+    parser.add_argument("--task", choices=TASKS | CONVEX, action="append")
     parser.add_argument("--algorithm", choices=FORMS, action="append")
     given = parser.parse_args()
     jobs = [
         Job(task, form, algorithm, given.device)
-        for task in given.task or TASKS
         for name in given.algorithm or FORMS
+        for task in tasks_of(name)
+        if task in (given.task or (TASKS | CONVEX))
         for form, algorithm in FORMS[name].items()
     ]
     with multiprocessing.get_context("spawn").Pool(given.workers) as pool:

@@ -17,6 +17,7 @@ from undrift.reporting.facts import Fact, data_name, facts_of, names_of, split_o
 from undrift.reporting.figures import Outcome, by_label, outcomes_of, summarise
 from undrift.reporting.headline import headline, scope_of
 from undrift.reporting.record import Record
+from undrift.reporting.sections import Section, sections_of
 from undrift.reporting.table import Column, caption, columns_of, failure_text
 from undrift.reporting.task import by_task
 from undrift.reporting.wording import MISSING, NBSP, count_text, number_text, percent_text
@@ -98,6 +99,7 @@ class _Task:
     axes: list[dict[str, str]]
     figures: list[_Figure]
     note: str
+    sections: list[Section]
     runs: _SummaryTable | None
     settings: dict[str, list[_SettingsTable]]
     data: dict[str, Any]  # for the script
@@ -125,6 +127,7 @@ def _task(records: Sequence[Record], name: str, target: float | None, methods: M
         axes=charts["axes"],
         figures=[_figure(chart, outcomes, baseline) for chart in charts["charts"]],
         note=_curves_note(records, outcomes, charts["charts"]),
+        sections=sections_of(records),
         runs=_every_run(records, shown_target),
         settings={
             "Configuration": _settings(records, [_without_split(record.config) for record in records]),
