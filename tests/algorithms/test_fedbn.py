@@ -15,6 +15,7 @@ from torch.testing import assert_close
 import undrift as ud
 from laws import TRAINING, classified, mlp, seeded
 from undrift.algorithms import FedAvg, FedBN
+from undrift.reporting.record import TIMES
 
 DATA = classified((6, 9, 4))
 DATA[2] = (DATA[2][0], torch.tensor([0, 1, 1, 0]))  # a client that lacks a class
@@ -147,4 +148,4 @@ def test_evaluation_survives_resuming(tmp_path: Any) -> None:
     )
     again = ud.resume(tmp_path / "run", model=net(), data=DATA, test=TEST)
     assert again.clients.equals(whole.clients)
-    assert again.history.drop(columns="seconds").equals(whole.history.drop(columns="seconds"))
+    assert again.history.drop(columns=TIMES).equals(whole.history.drop(columns=TIMES))

@@ -19,6 +19,7 @@ from quadratics import Terrain
 from undrift import Algorithm
 from undrift.algorithms import FedAvg
 from undrift.core import tree
+from undrift.reporting.record import TIMES
 
 
 def name_of(each: Law | str) -> str:
@@ -205,7 +206,7 @@ def test_resume(law: Law, tmp_path: Path, request: pytest.FixtureRequest) -> Non
         train(law, engine="sequential", out=tmp_path / "run", callbacks=[lambda row, run: row["round"] == 2])
         again = ud.resume(tmp_path / "run", algorithm=law.algorithm, model=law.model(), data=classified())
         assert_close(memory(again), memory(whole), rtol=0, atol=0)
-        assert again.history.drop(columns="seconds").equals(whole.history.drop(columns="seconds"))
+        assert again.history.drop(columns=TIMES).equals(whole.history.drop(columns=TIMES))
 
 
 GOLDEN = [(law, golden) for law in LAWS for golden in law.golden]

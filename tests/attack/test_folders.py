@@ -20,6 +20,7 @@ from torch.testing import assert_close
 
 import undrift as ud
 from laws import classified, mlp
+from undrift.reporting.record import TIMES
 from undrift.storage.lock import LOCK
 
 ALGORITHMS = ("fedavg", "scaffold", "fedvarp")  # stateless, with states of clients, with a ledger
@@ -291,14 +292,12 @@ PARAMETERS = {
 
 
 def assert_equal(history: pd.DataFrame, whole: ud.Comparison) -> None:
-    expected = whole.records[0].history.drop(columns="seconds")
-    pd.testing.assert_frame_equal(history.drop(columns="seconds"), expected, check_exact=True)
+    expected = whole.records[0].history.drop(columns=TIMES)
+    pd.testing.assert_frame_equal(history.drop(columns=TIMES), expected, check_exact=True)
 
 
 def assert_recorded(history: pd.DataFrame, whole: ud.Comparison) -> None:
     """The rounds up to the last checkpoint are as they were; the rows after it have no checksum yet."""
-    expected = whole.records[0].history.drop(columns="seconds")
+    expected = whole.records[0].history.drop(columns=TIMES)
     covered = min(len(history), 4)
-    pd.testing.assert_frame_equal(
-        history.drop(columns="seconds").head(covered), expected.head(covered), check_exact=True
-    )
+    pd.testing.assert_frame_equal(history.drop(columns=TIMES).head(covered), expected.head(covered), check_exact=True)

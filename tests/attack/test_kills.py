@@ -27,6 +27,7 @@ from torch.testing import assert_close
 
 import undrift as ud
 from undrift.cli.results import output_directory
+from undrift.reporting.record import TIMES
 from undrift.storage.directory import RunDirectory
 from undrift.storage.lock import LOCK
 
@@ -226,7 +227,7 @@ def test_a_killed_comparison(rng: Random, tmp_path: Path) -> None:
 
 def without_time(history: pd.DataFrame) -> pd.DataFrame:
     """JSON has no infinity: a loss that overflowed is NaN when it is read back."""
-    return history.drop(columns="seconds").replace(np.inf, np.nan)
+    return history.drop(columns=TIMES).replace(np.inf, np.nan)
 
 
 def content(home: Path) -> dict[str, bytes]:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import undrift as ud
+from undrift.reporting.record import TIMES
 
 ALGORITHMS = (
     "fedavg",
@@ -64,7 +65,7 @@ def run(case: dict[str, Any], threads: int, **more: Any) -> ud.Run:
 def assert_same(a: ud.Run, b: ud.Run) -> None:
     others = b.parameters
     assert all(torch.equal(v, others[k]) for k, v in a.parameters.items())
-    assert a.history.drop(columns="seconds").equals(b.history.drop(columns="seconds"))
+    assert a.history.drop(columns=TIMES).equals(b.history.drop(columns=TIMES))
     assert a.evaluate().equals(b.evaluate())
 
 

@@ -19,6 +19,7 @@ import undrift as ud
 from processes import LIMIT, started, wait_until
 from undrift.cli import app, example
 from undrift.explain import page
+from undrift.reporting.record import TIMES
 from undrift.simulation import progress
 from undrift.storage.directory import RunDirectory
 
@@ -321,8 +322,8 @@ def test_resume_adds_rounds(undrift: Undrift) -> None:
     undrift("run", "-a", "scaffold", *QUICK, "--out", "x")
     summary = json.loads(undrift("resume", "x", "--rounds", "6", "--json").stdout)
     undrift("run", "-a", "scaffold", *QUICK, "--rounds", "6", "--out", "y")
-    whole = [row | {"seconds": 0} for row in RunDirectory.open("y").rows()]
-    assert [row | {"seconds": 0} for row in RunDirectory.open("x").rows()] == whole
+    whole = [row | dict.fromkeys(TIMES, 0) for row in RunDirectory.open("y").rows()]
+    assert [row | dict.fromkeys(TIMES, 0) for row in RunDirectory.open("x").rows()] == whole
     assert summary["rounds"] == 6
     assert summary["accuracy"] == whole[-1]["accuracy"]
     assert "as asked" not in summary["engine_reason"]

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 import undrift as ud
 from undrift.core import torch_private
 from undrift.engines import compiled
+from undrift.reporting.record import TIMES
 
 STEP_BY_STEP = {"mafsvrg", "gafsvrg"}  # what they do depends on the round, which the host must know
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -56,7 +57,7 @@ def simulated(
 
 def same(a: ud.Run, b: ud.Run) -> bool:
     close = all(torch.allclose(v, b.parameters[k], rtol=0, atol=1e-10) for k, v in a.parameters.items())
-    mine, other = (run.history.drop(columns="seconds").to_numpy(dtype=float) for run in (a, b))
+    mine, other = (run.history.drop(columns=TIMES).to_numpy(dtype=float) for run in (a, b))
     return close and np.allclose(mine, other, rtol=0, atol=1e-10, equal_nan=True)
 
 

@@ -22,6 +22,7 @@ from undrift.core.tree import Nest
 from undrift.data.batches import Schedule, Table, exact, padded, plan
 from undrift.engines import Batched, cuda_graph
 from undrift.engines.cuda_graph import Captured, CudaGraphs, Function
+from undrift.reporting.record import TIMES
 
 STEP_BY_STEP = {"mafsvrg", "gafsvrg"}  # what they do depends on the round, which the host must know
 
@@ -82,7 +83,7 @@ def simulated(algorithm: Any, **options: Any) -> ud.Run:
 
 
 def figures(of: ud.Run) -> Any:
-    return of.history.drop(columns="seconds").to_numpy(dtype=float)
+    return of.history.drop(columns=TIMES).to_numpy(dtype=float)
 
 
 def same(a: ud.Run, b: ud.Run) -> bool:

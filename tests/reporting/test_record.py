@@ -19,6 +19,7 @@ ROW: dict[str, Any] = {
     "bytes_up": 50,
     "participants": 10,
     "seconds": 1.0,
+    "evaluation_seconds": 0.5,
     "diverged": False,
 }
 NAMES = list(ROW)
@@ -66,7 +67,8 @@ def test_every_named_metric_says_how_it_is_shown() -> None:
 
 def test_a_history_recorded_before_a_column_existed() -> None:
     """Whole numbers and flags have no NaN."""
-    older = [{k: v for k, v in ROW.items() if k not in ("participants", "diverged")}] * 2
-    frame = history_frame(older)
+    later = ("participants", "evaluation_seconds", "diverged")
+    frame = history_frame([{k: v for k, v in ROW.items() if k not in later}] * 2)
+    assert frame.evaluation_seconds.isna().all()
     assert frame.participants.tolist() == [0, 0]
     assert not frame.diverged.any()

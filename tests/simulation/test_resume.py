@@ -22,6 +22,7 @@ from torch.testing import assert_close
 
 import undrift as ud
 from laws import classified, mlp
+from undrift.reporting.record import TIMES
 from undrift.simulation.describe import _description, check_same
 from undrift.storage.checkpoint import Checkpoint
 from undrift.storage.directory import RunDirectory
@@ -47,7 +48,7 @@ def after(count: int) -> list[Any]:
 
 def assert_same(run: ud.Run, other: ud.Run) -> None:
     assert_close(run.parameters, other.parameters, rtol=0, atol=0)
-    assert run.history.drop(columns="seconds").equals(other.history.drop(columns="seconds"))
+    assert run.history.drop(columns=TIMES).equals(other.history.drop(columns=TIMES))
     assert run.clients.equals(other.clients)
 
 

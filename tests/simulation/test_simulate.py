@@ -37,6 +37,11 @@ class TestHistory:
         assert (history["seconds"] > 0).all()
         assert not history["diverged"].any()
 
+    def test_evaluation_is_timed_apart(self) -> None:
+        history = run(eval_every=2).history
+        assert (history["evaluation_seconds"] > 0).tolist() == [False, True, False, True]
+        assert (history["evaluation_seconds"] < history["seconds"]).all()
+
     def test_loss_and_accuracy_are_those_of_the_test_set(self) -> None:
         result = run()
         model = mlp()

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import undrift as ud
+from undrift.reporting.record import TIMES
 from undrift.simulation.round import RoundRunner
 
 COLUMNS = ["loss", "accuracy", "train_loss", "bytes_down", "bytes_up", "participants"]
@@ -112,7 +113,7 @@ def test_one_that_is_ahead_is_computed_with_those_behind(tmp_path: Path, monkeyp
     seen = sizes_of_groups(monkeypatch)
     repeated = ud.compare(["fedhbm"], module(), split, seeds=[2, 0, 1], out=tmp_path / "part", **SETTING)
     assert seen == [3] * 4
-    expected, found = (comparison.curves().drop(columns="seconds") for comparison in (whole, repeated))
+    expected, found = (comparison.curves().drop(columns=TIMES) for comparison in (whole, repeated))
     pd.testing.assert_frame_equal(found, expected, check_exact=True)
 
 

@@ -12,6 +12,7 @@ from torch import nn
 
 import undrift as ud
 from laws import classified, mlp
+from undrift.reporting.record import TIMES
 from undrift.storage.comparison import read_order, write_order
 
 DATA = classified((4, 3, 5))
@@ -62,7 +63,7 @@ class TestAnotherInitialisation:
     ) -> pd.DataFrame:
         options = {"rounds": 3, "seeds": 2, "lr": 0.1} | options
         curves = ud.compare(algorithms, model, DATA, DATA[0], out=home, **options).curves()
-        return curves.drop(columns="seconds")
+        return curves.drop(columns=TIMES)
 
     def test_a_repeated_comparison_is_the_same(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         whole = self.compare(mlp(), None)

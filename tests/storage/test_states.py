@@ -25,6 +25,7 @@ from torch.testing import assert_close
 import undrift as ud
 from laws import classified, mlp, normed
 from undrift.core import tree
+from undrift.reporting.record import TIMES
 from undrift.storage import arena, memory, states
 from undrift.storage.arena import Space
 from undrift.storage.states import ClientStates
@@ -318,7 +319,7 @@ def assert_same(run: ud.Run, other: ud.Run) -> None:
     assert_close(tree.flatten(run._server), tree.flatten(other._server), rtol=0, atol=0)
     for mine, theirs in ((run._states, other._states), (run._ledger, other._ledger)):
         assert_close(mine.gather(everyone), theirs.gather(everyone), rtol=0, atol=0)
-    assert run.history.drop(columns="seconds").equals(other.history.drop(columns="seconds"))
+    assert run.history.drop(columns=TIMES).equals(other.history.drop(columns=TIMES))
     assert run.clients.equals(other.clients)
 
 

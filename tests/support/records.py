@@ -23,7 +23,7 @@ def record(
     config: dict[str, Any] | None = None,
     **metrics: Sequence[float],
 ) -> Record:
-    """A run of 150 bytes and half a second a round, with rounds counted from one."""
+    """A run of 150 bytes and half a second a round, a tenth of one evaluation, with rounds counted from one."""
     rows = [
         {
             "round": number,
@@ -34,6 +34,7 @@ def record(
             "bytes_up": 50,
             "participants": 10,
             "seconds": 0.5,
+            "evaluation_seconds": 0.1,
             "diverged": number == diverged_at,
         }
         | {name: values[number - 1] for name, values in metrics.items()}

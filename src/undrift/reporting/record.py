@@ -53,8 +53,15 @@ COLUMNS = (
     HistoryColumn("bytes_up", "int64", "Bytes sent from all clients of the cohort to the server."),
     HistoryColumn("participants", "int64", "Clients in the cohort."),
     HistoryColumn("seconds", "float64", "Time the round took, evaluation included."),
+    HistoryColumn(
+        "evaluation_seconds",
+        "float64",
+        "How much of it the evaluation took; NaN in runs from before it was recorded.",
+    ),
     HistoryColumn("diverged", "bool", "Whether a loss or a model was no longer finite."),
 )
+
+TIMES = ["seconds", "evaluation_seconds"]  # what differs when a run is repeated
 
 # How metrics that are given by name are shown; other metrics get a default.
 NAMED_METRICS = {

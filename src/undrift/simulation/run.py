@@ -312,6 +312,7 @@ class Run:
             "bytes_down": result.bytes_down,
             "bytes_up": result.bytes_up,
             "participants": len(result.ids),
+            "evaluation_seconds": 0.0,
             "diverged": bool(len(wrong)),
         } | dict.fromkeys(self._further, math.nan)
         if len(wrong):
@@ -322,8 +323,10 @@ class Run:
         with mark(Part.COHORT):
             self._keep(result)
         if number % self.options.eval_every == 0 or number == self.options.rounds:
+            trained = time.perf_counter()
             with mark(Part.EVALUATION):
                 row |= self._evaluate(self.memory)
+            row["evaluation_seconds"] = time.perf_counter() - trained
         row["seconds"] = time.perf_counter() - started
         self._watch(row)
         return self._keep_row(row)
