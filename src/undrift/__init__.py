@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from undrift.simulation.loop import Interrupted
     from undrift.simulation.run import DivergenceError, Run
     from undrift.simulation.simulate import resume, simulate
+    from undrift.two_clients.picture import draw_drift
 
 __all__ = [
     "PGVC",
@@ -31,6 +32,7 @@ __all__ = [
     "algorithms",
     "compare",
     "data",
+    "draw_drift",
     "models",
     "resume",
     "simulate",
@@ -49,6 +51,7 @@ _HOMES = {
     "Interrupted": "simulation.loop",
     "resume": "simulation.simulate",
     "simulate": "simulation.simulate",
+    "draw_drift": "two_clients.picture",
 }
 
 

@@ -22,6 +22,12 @@ class Colour(NamedTuple):
     dashed: bool  # distinguishes algorithms of one hue, where there are more algorithms than hues
 
 
+def hue(number: int) -> Colour:
+    """The n-th of the colours; beyond the last they come again, dashed."""
+    place = number % len(_LIGHT)
+    return Colour(_LIGHT[place], _DARK[place], bool(number // len(_LIGHT) % 2))
+
+
 def colours_of(records: Sequence[Record]) -> dict[str, Colour]:
     """A colour for every label, in order of first appearance."""
     families: dict[str, dict[str, Record]] = {}
@@ -29,11 +35,11 @@ def colours_of(records: Sequence[Record]) -> dict[str, Colour]:
         families.setdefault(_algorithm(runs[0]), {})[label] = runs[0]
     colours = {}
     for number, members in enumerate(families.values()):
-        hue, dashed = number % len(_LIGHT), bool(number // len(_LIGHT) % 2)
+        light, dark, dashed = hue(number)
         for rank, label in enumerate(_by_value(members)):
             # From −1, the palest, to 1, the deepest; a label alone has the hue itself.
             depth = 2 * rank / (len(members) - 1) - 1 if len(members) > 1 else 0.0
-            colours[label] = Colour(_shade(_LIGHT[hue], depth, 255), _shade(_DARK[hue], depth, 20), dashed)
+            colours[label] = Colour(_shade(light, depth, 255), _shade(dark, depth, 20), dashed)
     return {label: colours[label] for label in by_label(records)}
 
 
