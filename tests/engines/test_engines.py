@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ from torch.testing import assert_close
 import undrift as ud
 from laws import seeded
 from undrift.data.batches import Schedule, Table, exact, plan
-from undrift.engines import Sequential
+from undrift.engines import Batched, Sequential
 
 SIZES = (9, 4, 7, 10)  # with batches of four: short last batches and 3, 1, 2 and 3 steps an epoch
 Data = list[tuple[Tensor, Tensor]]
@@ -158,6 +159,25 @@ def test_full_passes_in_several_blocks(between: Any) -> None:
         for engine in ("sequential", "batched")
     )
     assert_close(together.parameters, alone.parameters, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("room", [64, 4 * 256, 1 << 20])
+def test_larger_blocks_of_full_passes(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a GPU takes them."""
+    data = vectors(sizes=(1100, 300, 513, 512))
+    options: dict[str, Any] = {"rounds": 2, "epochs": 1, "steps": 2, "cohort": None, "batch_size": 20}
+    small = simulate(seeded(mlp), data, "batched", "mime", **options)
+    choose = sys.modules["undrift.engines.choose"]  # of the package, the function of this name hides it
+    monkeypatch.setattr(choose, "_plain_batched", lambda *_: Batched(4, full_pass_samples=room))
+    large = simulate(seeded(mlp), data, "batched", "mime", **options)
+    assert_close(large.parameters, small.parameters, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("room", "clients", "block"), [(0, 4, 64), (100, 4, 64), (1200, 4, 256), (1 << 20, 4, 1024), (90000, 90, 512)]
+)
+def test_blocks_of_full_passes_have_room(room: int, clients: int, block: int) -> None:
+    assert Batched(clients, full_pass_samples=room)._full_pass_block(clients) == block
 
 
 @pytest.mark.parametrize("augment", ["flip", "crop", "crop-flip"])

@@ -12,6 +12,7 @@ import plain_kernels
 import undrift as ud
 from undrift.core import random
 from undrift.core.random import Key, Stream
+from undrift.engines import Batched
 
 pytestmark = [
     pytest.mark.gpu,
@@ -222,3 +223,14 @@ def test_named_models(name: str, precision: str) -> None:
     assert "not replayed" not in found.engine
     assert found.history.train_loss.notna().all()
     assert found.history.train_loss.iloc[-1] < found.history.train_loss.iloc[0]
+
+
+@pytest.mark.parametrize(("model", "larger"), [(plain, True), (convolutional, False)])
+def test_blocks_of_full_passes_are_large_where_that_changes_nothing(model: Any, larger: bool) -> None:
+    """Mime's gradients of all samples: on a GPU in large blocks, if the model neither draws nor normalises."""
+    alone, here = run("mime", model(), "cpu"), run("mime", model(), "cuda")
+    engine = here.experiment.engine
+    assert isinstance(engine, Batched)
+    assert (engine.full_pass_samples > 0) == larger
+    for name, value in alone.parameters.items():
+        torch.testing.assert_close(here.parameters[name].cpu(), value, rtol=1e-9, atol=1e-9)

@@ -37,6 +37,8 @@ from undrift.engines.work import (
 )
 from undrift.protocol import Answer, Mail, Message, Phase
 
+_LARGEST_BLOCK = 1024  # samples of a client in a block of a full pass; more would save no time
+
 
 @dataclass(frozen=True)
 class Batched:
@@ -44,6 +46,7 @@ class Batched:
     replayed: bool = False  # rounds are captured and replayed, so that the fewer shapes, the better
     convolutions: bool = False  # the model's convolutions are our own kernels
     compiled: bool = False
+    full_pass_samples: int = 0  # of all clients together, that a block of a full pass has room for; 0: small blocks
 
     @property
     def name(self) -> str:
@@ -84,31 +87,23 @@ class Batched:
         with torch.no_grad(), convolution.for_many_clients(self.convolutions):
             answers = []
             for members, shape, plan in work.plans():
-                given = _inputs(work, members, plan)
+                block = _Block(work, shape, self._full_pass_block(shape.clients))
+                given = block.inputs(members, plan)
                 given |= {"mail": tree.row(mail.each, members), "state": states.read(members)}
-                answers.append(_answer_together(phase, mail.shared, _Block(work, shape), given))
+                answers.append(_answer_together(phase, mail.shared, block, given))
             replies, after, reports = (tree.concat(list(parts)) for parts in zip(*answers, strict=True))
             if work.order is not None:
                 restore = work.order.argsort()
                 replies, after, reports = (tree.row(part, restore) for part in (replies, after, reports))
             return Outcome(replies, Stacked(after), reports)
 
+    def _full_pass_block(self, clients: int) -> int:
+        """Samples of a client in a block of a full pass: a power of two, so that few shapes occur."""
+        room = min(_LARGEST_BLOCK, self.full_pass_samples // clients)
+        return max(FULL_PASS_BLOCK, 1 << max(0, room.bit_length() - 1))
+
     def spread(self, task: Callable[[int, Learner], None], count: int, learner: Learner) -> None:
         one_by_one(task, count, learner)
-
-
-def _inputs(work: Work, members: Tensor | slice, plan: Plan) -> Nest:
-    """What differs between the clients of a block: stacked [n, ...], unless it is the same number for all."""
-    return {
-        "client": work.ids[members],
-        "seed": of_clients(work.seed, members),
-        "lr": of_clients(work.lr, members),
-        "share": work.shares[members],
-        "rows": plan.rows,
-        "counts": plan.counts,
-        "everything": list(plan.everything.split(FULL_PASS_BLOCK, dim=1)),
-        "size": plan.sizes,
-    }
 
 
 def _answer_together(phase: Phase, shared: Message, block: _Block, given: Nest) -> Answer:
@@ -123,8 +118,23 @@ def _answer_together(phase: Phase, shared: Message, block: _Block, given: Nest) 
 class _Block:
     """Clients that are trained together; what pads a client has weight zero, or is a step that changes nothing."""
 
-    def __init__(self, work: Work, shape: Shape) -> None:
+    def __init__(self, work: Work, shape: Shape, full_pass: int) -> None:
         self.work, self.learner, self._shape = work, work.training.learner.batched, shape
+        self._full_pass = full_pass  # samples of a block of a full pass
+
+    def inputs(self, members: Tensor | slice, plan: Plan) -> Nest:
+        """What differs between the clients: stacked [n, ...], unless it is the same number for all."""
+        work = self.work
+        return {
+            "client": work.ids[members],
+            "seed": of_clients(work.seed, members),
+            "lr": of_clients(work.lr, members),
+            "share": work.shares[members],
+            "rows": plan.rows,
+            "counts": plan.counts,
+            "everything": list(plan.everything.split(self._full_pass, dim=1)),
+            "size": plan.sizes,
+        }
 
     def client(self, mine: Nest) -> ClientPart:
         """One client's part, under `vmap`."""
@@ -140,7 +150,7 @@ class _Block:
             ],
             active=[None if everybody else counts[j] > 0 for j, everybody in enumerate(shape.all_active)],
             everything=[
-                Samples(part, None if self._filled(i) else self._weight(part, size - i * FULL_PASS_BLOCK))
+                Samples(part, None if self._filled(i) else self._weight(part, size - i * self._full_pass))
                 for i, part in enumerate(mine["everything"])
             ],
             steps=(counts > 0).sum().to(self.learner.dtype),
@@ -150,7 +160,7 @@ class _Block:
     def _filled(self, number: int) -> bool:
         """Whether nobody needs padding in this block of a full pass."""
         shape = self._shape
-        return shape.smallest == shape.width or (number + 1) * FULL_PASS_BLOCK <= shape.smallest
+        return shape.smallest == shape.width or (number + 1) * self._full_pass <= shape.smallest
 
     def _weight(self, rows: Tensor, count: Tensor) -> Tensor:
         return (torch.arange(len(rows), device=rows.device) < count).to(self.learner.dtype)

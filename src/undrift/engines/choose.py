@@ -17,7 +17,7 @@ from torch import Tensor
 from undrift.core import check, torch_private, tree
 from undrift.core.log import notice
 from undrift.engines.batched import Batched
-from undrift.engines.dry_run import batching_obstacle, training_obstacle
+from undrift.engines.dry_run import batching_obstacle, mixing, training_obstacle
 from undrift.engines.sequential import Sequential
 from undrift.engines.work import Engine
 from undrift.engines.workload import Workload
@@ -175,7 +175,14 @@ _BUILDERS: dict[str, Callable[[Workload, int], tuple[Engine, list[str]]]] = {
 
 
 def _plain_batched(workload: Workload, count: int = 0) -> Batched:
-    return Batched(count or _chunk(workload), replayed=workload.training.learner.device.type == "cuda")
+    learner = workload.training.learner
+    replayed = learner.device.type == "cuda"
+    # A GPU is kept busy by large blocks only, which must not change a result.
+    larger = replayed and not (learner.normalises or learner.draws_numbers or mixing(workload))
+    each, room = _bytes_of_sample(workload), _MEMORY["cuda"]
+    return Batched(
+        count or _chunk(workload), replayed=replayed, full_pass_samples=room // max(1, each) if larger else 0
+    )
 
 
 def _may_round(workload: Workload) -> bool:
@@ -213,6 +220,13 @@ def _recurrence(x: Sequence[int], inputs: Sequence[int], hidden: Sequence[int], 
 
 def _chunk(workload: Workload) -> int:
     """Clients whose models and activations fit the memory set aside."""
+    learner = workload.training.learner
+    each = _MODEL_COPIES * tree.nbytes(learner.parameters) + _bytes_of_sample(workload) * workload.largest_batch
+    return max(1, _MEMORY.get(learner.device.type, _MEMORY["cpu"]) // each)
+
+
+def _bytes_of_sample(workload: Workload) -> int:
+    """What a sample takes in a forward and a backward pass."""
     learner, table = workload.training.learner, workload.training.table
     probe = table.x[: min(2, len(table.x))]
     taken = 0
@@ -229,7 +243,4 @@ def _chunk(workload: Workload) -> int:
     except RuntimeError:  # `torch.func` knows no such hooks; all that operations read is at least as much
         with torch_private.operations(lambda read, _: sum(note(tensor).ndim for tensor in read)):
             learner.recorded(points, probe)
-    model = tree.nbytes(learner.parameters)
-    activations = max(taken - model, 0) * workload.largest_batch // len(probe)
-    each = _MODEL_COPIES * model + 2 * activations
-    return max(1, _MEMORY.get(learner.device.type, _MEMORY["cpu"]) // each)
+    return 2 * max(taken - tree.nbytes(learner.parameters), 0) // len(probe)

@@ -22,7 +22,7 @@ from undrift.protocol import Cohort
 
 def batching_obstacle(engine: Engine, workload: Workload) -> str:
     """Why clients of this model cannot be trained at once; empty if they can."""
-    return _mixing(workload) or training_obstacle(engine, workload)
+    return _padding_obstacle(workload) or training_obstacle(engine, workload)
 
 
 def training_obstacle(engine: Engine, workload: Workload) -> str:
@@ -76,12 +76,16 @@ def two_steps(engine: Engine, workload: Workload, *, hear: bool = False) -> None
             engine.run(personal, personal.ask(server, cohort), states, work)
 
 
-def _mixing(workload: Workload) -> str:
+def _padding_obstacle(workload: Workload) -> str:
     """Why samples that only pad a batch would change the others; empty if they do not, or if none are needed."""
+    (smallest, largest), batch = workload.extremes, workload.training.schedule.batch_size or workload.extremes[1]
+    padded = smallest != largest or (largest % batch and largest > batch)
+    return mixing(workload) if padded else ""
+
+
+def mixing(workload: Workload) -> str:
+    """In which way the samples of a batch change each other; empty if they do not."""
     training, data = workload.training, workload.data
-    (smallest, largest), batch = workload.extremes, training.schedule.batch_size or workload.extremes[1]
-    if smallest == largest and (largest % batch == 0 or largest < batch):
-        return ""
     learner = training.learner
     count = min(8, len(data.rows))
     spread = np.linspace(0, len(data.rows) - 1, count).astype(np.int64)
