@@ -275,7 +275,8 @@ def test_everything_needed_is_in_the_directory(tmp_path: Path) -> None:
     result = run(out=tmp_path / "a/run")
     assert result.out == tmp_path / "a/run"
     names = sorted(p.name for p in (tmp_path / "a/run").iterdir())
-    stored = ["checkpoints", "config.json", "environment.json", "initial.safetensors", "rounds.jsonl"]
+    stored = ["checkpoints", "config.json", "environment.json", "initial.safetensors"]
+    stored += ["predictions.safetensors", "rounds.jsonl"]
     assert names == [".lock", *stored]
     record = ud.Comparison.from_directories([tmp_path]).records[0]
     assert record.history.equals(result.history)

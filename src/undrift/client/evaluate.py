@@ -15,6 +15,7 @@ from undrift.client.metrics import Metric
 from undrift.core.tree import Nest, Tree
 from undrift.core.wide import wide, widest
 from undrift.data.text import IGNORED
+from undrift.statistics.predictions import Predictions
 
 Array = np.ndarray[Any, Any]
 _BLOCK = {"cpu": 128, "cuda": 2048}  # samples evaluated together: those that stay in the cache, or fill a GPU
@@ -89,6 +90,38 @@ def predict(learner: Learner, weights: Weights, x: Tensor, spread: Spread = one_
 
     spread(block, len(blocks), learner)
     return torch.cat([kept[number] for number in range(len(blocks))])
+
+
+MOST_BYTES = 64 * 2**20  # of probabilities that are kept of a run
+
+
+def predictions(learner: Learner, weights: Weights, test: Samples, spread: Spread = one_by_one) -> Predictions | None:
+    """What the model says of test samples, computed as `evaluate` does; None where it does not score classes.
+
+    Probabilities of more than `MOST_BYTES` are left out, block by block, so that they never are in memory either.
+    """
+    blocks = list(zip(*(part.split(_blocks(learner.alone, weights, test[0])) for part in test), strict=True))
+    kept: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # targets, labels, probabilities
+
+    def block(number: int, mine: Learner) -> None:
+        inputs, target = blocks[number]
+        output = _outputs(mine, weights, inputs)
+        if not scores_classes(output, target):
+            return
+        scored = target != IGNORED
+        scores = output[scored]  # [n, classes], of sequences position by position
+        small = test[1].numel() * scores.shape[-1] * 4 <= MOST_BYTES
+        precise = torch.promote_types(scores.dtype, torch.float32)
+        shares = scores.softmax(-1, dtype=precise).float() if small else scores.new_empty(0)
+        kept[number] = target[scored].long().cpu(), scores.argmax(-1).cpu(), shares.cpu()
+
+    spread(block, len(blocks), learner)
+    if len(kept) < len(blocks):
+        return None
+    parts = zip(*(kept[number] for number in range(len(blocks))), strict=True)
+    targets, labels, shares = (torch.cat(part).numpy() for part in parts)
+    whole = len(shares) == len(targets) and bool(np.isfinite(shares).all())
+    return Predictions(targets, labels, shares if whole else None)
 
 
 def figures(totals: Nest, targets: Tensor, metrics: Mapping[str, Metric]) -> dict[str, float]:

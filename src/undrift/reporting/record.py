@@ -8,6 +8,8 @@ from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
+from undrift.statistics.predictions import Predictions
+
 
 @dataclass(frozen=True)
 class HistoryColumn:
@@ -118,6 +120,7 @@ class Record(NamedTuple):
     history: pd.DataFrame
     config: dict[str, Any]
     environment: dict[str, Any]
+    predictions: Predictions | None = None  # of the final model on the test samples, where they were kept
 
     @property
     def exploded(self) -> bool:

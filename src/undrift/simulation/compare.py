@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,8 +41,10 @@ from undrift.simulation.round import can_train_together, capacity
 from undrift.simulation.run import Run
 from undrift.simulation.setup import Experiment, Setup
 from undrift.simulation.simulate import reopen, start
+from undrift.storage import predictions
 from undrift.storage.comparison import read_order, write_order
 from undrift.storage.directory import RunDirectory
+from undrift.storage.files import DamageError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -100,7 +103,7 @@ class Comparison:
                 raise ValueError(f"{str(path)!r} is not a run directory and holds none")
             stored = [_Stored(path, home, read_record(RunDirectory.open(home))) for home in homes]
             orders = {folder: read_order(folder) for folder in dict.fromkeys(each.folder for each in stored)}
-            found += sorted(stored, key=lambda each: each.position(orders))
+            found += sorted(_with_predictions(stored), key=lambda each: each.position(orders))
         records = _told_apart(found)
         targets = {record.config["options"].get("target") for record in records}
         return cls(records, targets.pop() if len(targets) == 1 else None)
@@ -383,6 +386,31 @@ def read_record(directory: RunDirectory) -> Record:
     rows = history_frame(directory.rows())
     config = config | {"options": asdict(options)}
     return Record(config["label"], options.seed, rows, config=config, environment=directory.environment)
+
+
+def _with_predictions(stored: Sequence[_Stored]) -> list[_Stored]:
+    """With what their directories hold of predictions; files that should be there and are not are named."""
+    found, problems = [], []
+    for each in stored:
+        record = each.record
+        try:
+            if len(record.history) and not record.diverged:
+                kept = predictions.read(each.home, int(record.history["round"].iloc[-1]))
+                record = record._replace(predictions=kept)
+        except DamageError as problem:
+            if _is_complete(record) or (each.home / predictions.FILE).exists():
+                problems.append(str(problem))
+        found.append(each._replace(record=record))
+    if problems:
+        more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+        warning(f"{problems[0]}{more}; tests on the test samples leave such runs out, resuming one writes it again")
+    return found
+
+
+def _is_complete(record: Record) -> bool:
+    """Whether a run of class numbers has all its rounds; others have no predictions by right."""
+    last, options = record.history.iloc[-1], record.config["options"]
+    return bool(last["round"] == options["rounds"]) and math.isfinite(last["accuracy"])
 
 
 MOST_SEEDS = 10_000

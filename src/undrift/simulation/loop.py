@@ -71,6 +71,8 @@ def train(runs: Sequence[Run], callbacks: Sequence[Callback], on_divergence: str
                 raise Interrupted(first, number)
         for run in runs:
             run.save()
+        for run in runs:
+            run.keep_predictions()
 
 
 def rounds(

@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from undrift.client.evaluate import predict
+from undrift.client.evaluate import MOST_BYTES, predict, predictions
 from undrift.core import tree
 from undrift.core.check import SMALLEST
 from undrift.core.log import notice, warning
@@ -41,9 +41,12 @@ from undrift.simulation.fit import check_samples
 from undrift.simulation.options import Options
 from undrift.simulation.round import Memory, RoundResult
 from undrift.simulation.setup import Experiment
+from undrift.statistics.predictions import Predictions
 from undrift.storage import model_file
+from undrift.storage import predictions as predictions_file
 from undrift.storage.arena import Space
 from undrift.storage.directory import Found, RunDirectory
+from undrift.storage.files import DamageError
 from undrift.storage.states import ClientStates
 
 if TYPE_CHECKING:
@@ -113,6 +116,7 @@ class Run:
         self._found: Found | None = None  # what the run continues from, until the directory has been put in order
         self.ended = False  # by a callback, or because the accuracy no longer improves
         self._accuracies: tuple[int, Figures] | None = None  # of the models that clients use, after which round
+        self._predictions: tuple[int, Predictions | None] | None = None  # of the test samples, after which round
 
     # results
 
@@ -186,7 +190,28 @@ class Run:
     @property
     def record(self) -> Record:
         """What a report needs."""
+        return self._bare_record._replace(predictions=self.predictions)
+
+    @property
+    def _bare_record(self) -> Record:
+        """Without the predictions, which take an evaluation where they are not known yet."""
         return Record(self.label, self.options.seed, self.history, config=self.config, environment=self.environment)
+
+    @property
+    def predictions(self) -> Predictions | None:
+        """What the model says of the test samples after the last round: `targets`, `labels` and `probabilities`.
+
+        None where targets are not class numbers, without test samples, and of a run that diverged or has no round.
+        """
+        if not self._rows or self._rows[-1]["diverged"] or self._experiment.test is None:
+            return None
+        if self._predictions is None or self._predictions[0] != self.rounds:
+            weights = model_in_use(self._experiment, self.memory)
+            learner, engine = self._experiment.learner, self._experiment.engine
+            with arithmetic(self.precision), threads(engine.threads):
+                found = predictions(learner, weights, self._experiment.test, engine.spread)
+            self._predictions = self.rounds, found
+        return self._predictions[1]
 
     @property
     def clients(self) -> pd.DataFrame:
@@ -291,12 +316,12 @@ class Run:
         """
         if not self._rows:
             raise ValueError("plot needs at least one round, and this run has none yet")
-        return notebook.draw([self.record], column, axes)
+        return notebook.draw([self._bare_record], column, axes)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         words = f"<p>{escape(repr(self))}</p>"
-        return words + notebook.html_table([self.record], self.options.target) if self._rows else words
+        return words + notebook.html_table([self._bare_record], self.options.target) if self._rows else words
 
     # rounds
 
@@ -385,6 +410,22 @@ class Run:
         if self._directory is None or not self.rounds or self._checkpoint == self._directory.checkpoint(self.rounds):
             return self._checkpoint
         return self._save(self._directory)
+
+    def keep_predictions(self) -> None:
+        """Write what the model says of the test samples, unless the run directory has it already."""
+        if self._directory is None or not self._rows or self._rows[-1]["diverged"]:
+            return
+        home = self._directory.path
+        try:
+            self._predictions = self.rounds, predictions_file.read(home, self.rounds)
+        except DamageError:  # missing, or of an earlier round
+            if (found := self.predictions) is not None:
+                predictions_file.write(home, found, self.rounds)
+                if found.probabilities is None:
+                    notice(
+                        f"{self.label}: of predictions on the test samples only labels are kept, as "
+                        f"probabilities would take more than {MOST_BYTES >> 20} MB or are not finite"
+                    )
 
     def end(self) -> None:
         """Put on record that the run ends here, before its last round."""

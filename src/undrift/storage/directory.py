@@ -4,6 +4,7 @@
     environment.json         where it was run
     initial.safetensors      the weights that a user's own module had at the start
     rounds.jsonl             one line per round
+    predictions.safetensors  what the final model says of the test samples
     checkpoints/000120/      the states after round 120; the last two are kept
     .lock                    held by the process that writes to the directory
 
@@ -25,7 +26,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from undrift.protocol import State
-from undrift.storage import checkpoint, files, initial
+from undrift.storage import checkpoint, files, initial, predictions
 from undrift.storage.checkpoint import Checkpoint
 from undrift.storage.files import DamageError
 from undrift.storage.lock import LOCK, exclusive
@@ -94,7 +95,7 @@ class RunDirectory:
         """Remove what a run before left here, and nothing else; its configuration goes when the new one is written."""
         for _, path in reversed(self._numbered()):
             checkpoint.remove(path)
-        for path in (self._log, self.path / initial.FILE):
+        for path in (self._log, self.path / initial.FILE, self.path / predictions.FILE):
             path.unlink(missing_ok=True)
 
     @classmethod

@@ -1,0 +1,1 @@
+"""Whether a difference is real: pure functions of arrays, which know nothing of runs."""
