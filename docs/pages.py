@@ -14,6 +14,7 @@ from undrift import algorithms, data, models, overview
 from undrift.algorithms.text import SETTINGS as SETTINGS_WITH_ALGORITHM
 from undrift.cli.settings import SETTINGS
 from undrift.data.partition import SCHEMES
+from undrift.diagnostics import DIAGNOSTICS
 from undrift.explain import Page, markdown, page
 from undrift.overview import server_sizes, sizes
 from undrift.simulation.options import Option
@@ -206,6 +207,7 @@ def shipped(pages: list[Page]) -> str:
         "datasets": data.available(),
         "models": models.available(),
         "partitions": {name: text.strip().splitlines()[0] for name, text in about.items()},
+        "diagnostics": {name: each.meaning for name, each in DIAGNOSTICS.items()},
     }
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 

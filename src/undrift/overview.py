@@ -46,7 +46,7 @@ def algorithms() -> dict[str, Entry]:
 
 
 def named(topic: str) -> dict[str, str]:
-    """Names and one line about each: of "datasets", "models" or "partitions"."""
+    """Names and one line about each: of "datasets", "models", "partitions" or "diagnostics"."""
     found: dict[str, str] = _content()[topic]
     return found
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from undrift.client.task import Task
 from undrift.core.tree import Message as Message
+from undrift.core.tree import Nest, Tree
 from undrift.core.tree import State as State
-from undrift.core.tree import Tree
 
 
 class Cohort(NamedTuple):
@@ -39,7 +39,7 @@ class Mail(NamedTuple):
 class Answer(NamedTuple):
     reply: Message
     state: State
-    report: dict[str, Tensor]  # figures for the log; the algorithm never sees them, so they are not traffic
+    report: Nest  # figures for the log and for diagnostics; the algorithm never sees them, so they are not traffic
 
 
 class Phase(Protocol):

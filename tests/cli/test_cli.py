@@ -462,10 +462,10 @@ def test_list_algorithms(undrift: Undrift) -> None:
     assert re.search(r"^fedvarp +2022 +– +1 \+ N +1 +1 ", shown, re.MULTILINE)
 
 
-@pytest.mark.parametrize("topic", ["datasets", "models", "partitions"])
+@pytest.mark.parametrize("topic", ["datasets", "models", "partitions", "diagnostics"])
 def test_lists(topic: str, undrift: Undrift) -> None:
     rows = json.loads(undrift("list", topic, "--json").stdout)
-    assert {"digits", "cnn", "classes"} & {row["name"] for row in rows}
+    assert {"digits", "cnn", "classes", "client_distance"} & {row["name"] for row in rows}
     shown = undrift("list", topic).stdout
     assert all(row["name"] in shown and row["about"] in shown for row in rows)
 
@@ -505,7 +505,7 @@ def test_completion_can_be_installed(undrift: Undrift, monkeypatch: pytest.Monke
 
 
 def test_list_refuses(undrift: Undrift) -> None:
-    refused(undrift("list", "algorithm"), "'algorithm' is not one of 'algorithms', 'datasets', 'models', 'partitions'")
+    refused(undrift("list", "algorithm"), "'algorithm' is not one of 'algorithms', 'datasets', 'models', 'partitions',")
     refused(undrift("list"), "Missing argument")
 
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import undrift as ud
 from undrift.core import torch_private
+from undrift.diagnostics import DIAGNOSTICS
 from undrift.engines import compiled
 from undrift.reporting.record import TIMES
 
@@ -238,3 +239,11 @@ def test_compiled_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = simulated("fedavg", "compiled", seed=7, lr=0.3, **given)
     assert same(other, simulated("fedavg", "batched", seed=7, lr=0.3, **given))
     assert set((tmp_path / "compiled").rglob("*.so")) == kernels
+
+
+def test_diagnostics_are_part_of_the_graph(traced: list[Any]) -> None:
+    options: dict[str, Any] = {"diagnostics": list(DIAGNOSTICS), "tiny": True, "batch_size": None, "rounds": 3}
+    found = simulated("scaffold", "compiled", **options)
+    assert len(traced) == 1
+    assert is_compiled(found)
+    assert same(found, simulated("scaffold", "batched", **options))

@@ -20,6 +20,7 @@ import undrift as ud
 from undrift.core import tree
 from undrift.core.tree import Nest
 from undrift.data.batches import Schedule, Table, exact, padded, plan
+from undrift.diagnostics import DIAGNOSTICS
 from undrift.engines import Batched, cuda_graph
 from undrift.engines.cuda_graph import Captured, CudaGraphs, Function
 from undrift.reporting.record import TIMES
@@ -200,3 +201,11 @@ def test_a_padded_plan_draws_the_same_batches(
         assert all(bool((drawn.counts[:, j] > 0).all()) for j in range(shape.steps) if shape.all_active[j])
         assert shape.smallest <= int(drawn.sizes.min())
         assert drawn.rows.shape == (len(ids), shape.steps, shape.batch)
+
+
+def test_diagnostics_are_captured(replays: Replays, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = simulated("scaffold", diagnostics=list(DIAGNOSTICS))
+    assert replays.replayed > replays.captured > 0
+    assert found.history["global_cosine/value"].notna().sum() == 4
+    monkeypatch.undo()
+    assert same(found, simulated("scaffold", diagnostics=list(DIAGNOSTICS)))

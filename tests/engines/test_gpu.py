@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ import plain_kernels
 import undrift as ud
 from undrift.core import random
 from undrift.core.random import Key, Stream
+from undrift.diagnostics import DIAGNOSTICS
 from undrift.engines import Batched
 
 pytestmark = [
@@ -119,6 +121,18 @@ def test_rounds_are_replayed(name: str) -> None:
 def test_unequal_clients_and_any_schedule(options: dict[str, Any]) -> None:
     here = run("scaffold", convolutional(), "cpu", engine="sequential", rounds=8, **options)
     assert close(here, run("scaffold", convolutional(), "cuda", rounds=8, **options))
+
+
+def test_diagnostics_are_captured() -> None:
+    options: dict[str, Any] = {"rounds": 5, "diagnostics": list(DIAGNOSTICS)}
+    here = run("scaffold", plain(), "cpu", engine="sequential", **options)
+    there, again = (run("scaffold", plain(), "cuda", **options) for _ in range(2))
+    assert "not replayed" not in there.engine
+    mine, others, repeated = (each.diagnostics["value"].to_numpy() for each in (here, there, again))
+    assert np.allclose(mine, others, rtol=1e-7, atol=1e-9, equal_nan=True)
+    assert np.array_equal(others, repeated, equal_nan=True)
+    off = run("scaffold", plain(), "cuda", rounds=5)
+    assert all(torch.equal(value, there.parameters[name]) for name, value in off.parameters.items())
 
 
 def test_evaluation_is_replayed() -> None:

@@ -29,6 +29,7 @@ class Topic(StrEnum):
     DATASETS = "datasets"
     MODELS = "models"
     PARTITIONS = "partitions"
+    DIAGNOSTICS = "diagnostics"
 
 
 def register(app: typer.Typer) -> None:
@@ -38,7 +39,7 @@ def register(app: typer.Typer) -> None:
 def list_topic(
     topic: Annotated[Topic, typer.Argument(metavar="|".join(Topic), hidden=True)], as_json: AsJson = False
 ) -> None:
-    """List algorithms, data sets, models or partitions."""
+    """List algorithms, data sets, models, partitions or drift diagnostics."""
     rows = _ROWS[topic]()
     if as_json:
         print_json(rows)
@@ -110,6 +111,7 @@ _ROWS: dict[Topic, Callable[[], list[Row]]] = {
     Topic.DATASETS: _datasets,
     Topic.MODELS: partial(_named, Topic.MODELS),
     Topic.PARTITIONS: partial(_named, Topic.PARTITIONS),
+    Topic.DIAGNOSTICS: partial(_named, Topic.DIAGNOSTICS),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
@@ -82,12 +83,23 @@ class Layout:
             groups.setdefault(layers.get(name, name.rpartition(".")[0]), []).append(name)
         return tuple(tuple(group) for group in groups.values())
 
+    @cached_property
+    def named_layers(self) -> dict[str, tuple[str, ...]]:
+        """The names of each layer's parameters by the name of the module that owns them."""
+        return {_owner(group[0]): group for group in self.by_layer(self.names)}
+
     def _last(self, count: int) -> tuple[str, ...]:
         if not 0 <= count <= len(self.layers):
             raise ValueError(f"layers must lie between 0 and the model's {len(self.layers)} layers, got {shown(count)}")
         if count == 0:
             return ()
         return self.names[self.names.index(self.layers[-count][0]) :]
+
+
+def _owner(name: str) -> str:
+    """The module that a parameter belongs to; of the outermost module, the parameter itself."""
+    module = name.partition(f".{_PARAMETRISATIONS}.")[0] if _PARAMETRISATIONS in name else name.rpartition(".")[0]
+    return module or name
 
 
 def _own_parameters(part: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +25,14 @@ Fetch = Callable[[Tensor, Tensor], Tensor]  # (table, rows [B]) -> table[rows]; 
 # Random numbers of full passes and of further batches are counted from here, so that they differ from those of steps.
 MOST_STEPS = _PASS = 1 << 22
 _FURTHER = 1 << 23
+
+
+class Observation(StrEnum):
+    """What a client reports of its local training where diagnostics ask for it; no algorithm sees it."""
+
+    DISPLACEMENT = "displacement"  # the trained model minus the received one, a tree
+    GRADIENT_NORMS = "gradient_norms"  # mean, variance and maximum over its steps [3, 1 + layers], the whole first
+    FIRST_STEP = "first_step"  # two trees: the gradient of its first step, and what the algorithm added to it
 
 
 class Slope(NamedTuple):
@@ -59,6 +68,7 @@ class Task:
     augment: Augment | None
     differentiate: Differentiate
     fetch: Fetch
+    observe: frozenset[Observation] = frozenset()
 
     def batch(self, step: int, buffers: Tree, draw: int = 0) -> Batch:
         """The batch of a step; `draw` 1 and 2 are further ones of its size, drawn independently for every step."""

@@ -21,6 +21,7 @@ class Part(StrEnum):
     BATCHES = "undrift: batches"  # which samples they see when
     TRAINING = "undrift: local training"
     AGGREGATION = "undrift: aggregation"
+    DIAGNOSTICS = "undrift: diagnostics"
     REPLAY = "undrift: replayed round"  # a graph of the above, launched
     COMPILED = "undrift: compiled round"  # code for the above, called
     WAITING = "undrift: waiting for device"

@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from undrift.client.learner import Learner
-from undrift.client.task import Differentiate, Fetch, Samples, Task
+from undrift.client.task import Differentiate, Fetch, Observation, Samples, Task
 from undrift.core import tree
 from undrift.core.parts import Part, mark
 from undrift.core.random import Key
@@ -44,6 +44,7 @@ class LocalTraining:
     weight_decay: float
     clip: float | None
     augment: Augment | None
+    observe: frozenset[Observation] = frozenset()  # what clients report for diagnostics
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,7 @@ def make_task(work: Work, learner: Learner, client: ClientPart, calculus: Calcul
         augment=training.augment,
         differentiate=calculus.differentiate,
         fetch=calculus.fetch,
+        observe=training.observe,
     )
 
 
@@ -202,7 +204,7 @@ class Outcome(NamedTuple):
 
     replies: Message
     states: States
-    reports: dict[str, Tensor]
+    reports: Nest
 
 
 class Engine(Protocol):

@@ -20,6 +20,7 @@ from undrift.core import tree
 from undrift.core.tree import Tree
 from undrift.methods.aggregate import Aggregate, mean
 from undrift.methods.correction import HOOKS, At, Correction, Heard, defines, displacement_slope
+from undrift.methods.observed import Observed
 from undrift.protocol import Answer, Cohort, Mail, Message, Phase, State
 
 BUFFER_POLICIES = ("averaged", "local", "dropped")
@@ -157,6 +158,7 @@ class Train:
         # A displacement that is not linear in the directions (Adam's) does not determine them, so they are summed.
         directions = tree.zeros(anchor) if walked is None else {}
         local = _Local(anchor, client, method.optimizer.init(anchor), buffers, directions)
+        observed = Observed(task)
 
         def mean_direction(update: Tree) -> Tree:
             if walked is None:
@@ -183,18 +185,19 @@ class Train:
         for j, active in enumerate(task.active):
             batch = task.batch(j, local.buffers) if j else at.batch  # the first one was drawn above
             at = at._replace(params=local.params, step=j, origin=local.params, batch=batch)
-            after, at = self._step(local, at, inbox)
+            after, at = self._step(local, at, inbox, observed)
             value = at.loss
             if active is not None:
                 after = _Local(*(tree.where(active, a, b) for a, b in zip(after, local, strict=True)))
                 value = torch.where(active, value, 0)
             local, loss_sum = after, loss_sum + value.detach()
+            observed.step(j, anchor, local.params)
 
         task.learner.release()
         at = at._replace(params=local.params, origin=local.params, batch=at.batch._replace(buffers=local.buffers))
-        return self._finish(at, local.client, inbox, loss_sum / task.steps)
+        return self._finish(at, local.client, inbox, loss_sum / task.steps, observed)
 
-    def _step(self, local: _Local, at: At, inbox: Message) -> tuple[_Local, At]:
+    def _step(self, local: _Local, at: At, inbox: Message, observed: Observed) -> tuple[_Local, At]:
         """What a local step makes of what it changes, and where it was taken."""
         method, hooks, task = self.method, self.method.with_hook, at.task
         client = local.client
@@ -208,6 +211,7 @@ class Train:
             params = at.params | changed
             at = at._replace(params=params, origin=params if at.origin is at.params else at.origin)
         grad = task.decayed(grad, at.params)
+        observed.gradient(at.step, grad)
         at = at._replace(loss=value)
         for c in hooks["step"]:
             grad, own = c.step(grad, _entry(client, c.key), _with_inbox(at, c, inbox))
@@ -223,9 +227,10 @@ class Train:
             params = tree.add(at.origin, step, -task.lr)
         return _Local(params, client, memory, buffers, directions), at
 
-    def _finish(self, at: At, client: State, inbox: Message, loss: Tensor) -> Answer:
+    def _finish(self, at: At, client: State, inbox: Message, loss: Tensor, observed: Observed) -> Answer:
         method, buffers = self.method, at.batch.buffers
         update, messages = tree.sub(at.params, at.anchor), {}
+        report = {"loss": loss} | observed.report(update)
         for c in method.with_hook["finish"]:
             update, own, messages[c.key] = c.finish(update, _entry(client, c.key), _with_inbox(at, c, inbox))
             client = _with_entry(client, c.key, own)
@@ -236,7 +241,7 @@ class Train:
             reply["buffers"] = buffers
         if buffers and method.buffer_policy == "local":
             client = client | {"buffers": buffers}
-        return Answer(_without_empty(reply), client, {"loss": loss})
+        return Answer(_without_empty(reply), client, report)
 
     def hear(self, server: State, replies: Message, cohort: Cohort) -> State:
         method = self.method

@@ -11,6 +11,7 @@ import pandas as pd
 
 from undrift.core import check
 from undrift.core.extras import needs
+from undrift.diagnostics.columns import is_diagnostic
 from undrift.reporting.colours import colours_of
 from undrift.reporting.facts import names_of
 from undrift.reporting.figures import by_label, values_of
@@ -70,7 +71,7 @@ def draw(records: Sequence[Record], column: str | None = None, axes: Axes | None
             if run not in finished:
                 alone = _curve([run], shown.name) * scale
                 axes.plot(alone.index, alone["mean"], ":", color=colour)
-    axes.set(xlabel="Round", ylabel=f"{shown.chart} (%)" if shown.percent else shown.chart)
+    axes.set(xlabel="Round", ylabel=f"{shown.chart} (%)" if shown.percent else shown.chart or shown.name)
     axes.legend()
     return axes
 
@@ -91,8 +92,12 @@ def _curve(runs: Sequence[Record], name: str) -> pd.DataFrame:
     return pd.DataFrame({"mean": finite.mean(axis=1), "min": finite.min(axis=1), "max": finite.max(axis=1)})
 
 
+def _can_be_drawn(column: HistoryColumn) -> bool:
+    return column.chart is not None or is_diagnostic(column.name)
+
+
 def _shown(records: Sequence[Record], column: str | None) -> HistoryColumn:
-    drawn = {each.name: each for each in shown_columns(record.history for record in records) if each.chart}
+    drawn = {each.name: each for each in shown_columns(record.history for record in records) if _can_be_drawn(each)}
     if column is not None:
         check.choice("column", column, tuple(drawn))
         return drawn[column]

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
+from undrift.diagnostics.columns import is_diagnostic
 from undrift.statistics.predictions import Predictions
 
 
@@ -142,6 +143,8 @@ def column(name: str) -> HistoryColumn:
     """The declaration of a column; an unknown metric is shown as a plain number of which no direction is better."""
     if known := _COLUMNS_BY_NAME.get(name) or NAMED_METRICS.get(name) or SEVERAL_MODELS.get(name):
         return known
+    if is_diagnostic(name):  # of which there are many: they have a section of their own
+        return HistoryColumn(name, "float64", f"The diagnostic {name}.")
     words = name.replace("_", " ")
     return HistoryColumn(
         name, "float64", f"The metric {name}.", chart=words[:1].upper() + words[1:], heading=f"Final {words}"

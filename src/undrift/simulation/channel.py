@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple, Protocol
 
-from torch import Tensor
-
 from undrift.core import tree
+from undrift.core.tree import Nest
 from undrift.engines import Engine, States, Work
 from undrift.protocol import Cohort, Mail, Message, Phase
 
@@ -21,7 +20,7 @@ class Answers(NamedTuple):
     """What a cohort sent back, stacked [n, ...] in the order in which its clients were asked."""
 
     replies: Message
-    reports: dict[str, Tensor]  # figures for the log, which are not traffic
+    reports: Nest  # figures for the log and for diagnostics, which are not traffic
 
 
 class Channel(Protocol):

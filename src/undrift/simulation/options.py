@@ -284,6 +284,12 @@ class Options:
         choice(registry("engines.determinism", "PRECISIONS")),
         section="run",
     )
+    diagnostics: str | Sequence[str] = option(
+        (),
+        "figures of client drift in every round, by name: of the whole model as columns of the history, and by layer",
+        listed(registry("diagnostics", "DIAGNOSTICS")),
+        section="run",
+    )
 
     def __post_init__(self) -> None:
         for each in declared(Options):
@@ -297,9 +303,11 @@ class Options:
                 each.kind.check(each.name, value)
         if self.steps is not None and self.epochs != 1:
             raise ValueError(f"give epochs or steps, not both; got epochs={self.epochs} and steps={self.steps}")
-        from undrift.client.optim import optimizer  # imports torch
+        from undrift import diagnostics  # imports torch
+        from undrift.client.optim import optimizer
 
         optimizer(self.optimizer, self.momentum)  # refuses a momentum that it has no use for
+        object.__setattr__(self, "diagnostics", diagnostics.listed(self.diagnostics))
 
     @property
     def may_end_early(self) -> bool:

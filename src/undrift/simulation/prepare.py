@@ -26,6 +26,8 @@ from undrift.data.batches import Schedule, Table, shared_shape
 from undrift.data.census import census
 from undrift.data.features import as_samples, with_features
 from undrift.data.federated import FederatedData, held_out
+from undrift.diagnostics import DIAGNOSTICS
+from undrift.diagnostics.observer import Observer, check_several_models
 from undrift.engines import LocalTraining, Workload, choose
 from undrift.engines.determinism import arithmetic, find_precision
 from undrift.methods import codec
@@ -88,6 +90,9 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None) -> Se
         buffers=learner.buffers,
         census=partial(census, data),
     )
+    method = build_method(algorithm, setting)
+    _check_memory(method, learner)
+    observer = _observer(options, method, learner, algorithm)
     training = LocalTraining(
         learner=learner,
         table=problem.table,
@@ -95,10 +100,9 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None) -> Se
         weight_decay=options.weight_decay,
         clip=options.clip,
         augment=problem.augment,
+        observe=observer.observe,
     )
     weighting = options.weighting or algorithm.weighting  # None in runs of version 0.1
-    method = build_method(algorithm, setting)
-    _check_memory(method, learner)
     return Setup(
         objects=objects,
         options=replace(options, weighting=weighting),
@@ -108,10 +112,18 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None) -> Se
         data=data,
         test=problem.test,
         metrics=chosen,
+        observer=observer,
         precision=find_precision(options.precision, learner.device, learner.dtype),
         weighting=weighting,
         description=describe(objects, algorithm, data, None if objects.test is None else problem.test),
     )
+
+
+def _observer(options: Options, method: Method, learner: Learner, algorithm: Algorithm) -> Observer:
+    chosen = tuple(DIAGNOSTICS[name] for name in options.diagnostics)
+    if any(each.one_model for each in chosen):
+        check_several_models(chosen, method, learner.parameters, type(algorithm).__name__)
+    return Observer(chosen, method, learner.layout)
 
 
 def _check_steps(schedule: Schedule, data: FederatedData) -> None:

@@ -27,6 +27,7 @@ from undrift.protocol import Cohort, Mail, Message, State
 from undrift.simulation import cohort as participation
 from undrift.simulation.channel import CHANNELS, Answers, slices
 from undrift.simulation.setup import Experiment
+from undrift.simulation.watch import Watch
 from undrift.storage.states import ClientStates, Ids
 
 _WHOLE = ("ids", "positions", "order", "round", "seed")  # rows of whole numbers, an entry per client
@@ -52,6 +53,7 @@ class RoundResult(NamedTuple):
     bytes_up: int
     train_loss: float
     diverged: Ids  # clients that made a number infinite or not a number
+    diagnostics: list[float]  # in the order of their columns
     obstacle: str  # why rounds are not replayed or compiled, although the engine would
 
 
@@ -69,14 +71,13 @@ class _Exchanged(NamedTuple):
     clients: States
     answers: list[list[Answers]]  # of every phase, of every run
     traffic: list[tuple[int, int]]  # bytes down and up, of every run
+    diagnostics: Tensor | None  # of every run [runs, columns]
 
     @property
     def losses(self) -> Tensor:
         """Of every run and client [runs, n]; the last phase that reports one counts."""
-        reports: dict[str, Tensor] = {}
-        for phase in self.answers:
-            reports |= {name: torch.stack([a.reports[name] for a in phase]) for name in phase[0].reports}
-        return reports["loss"]
+        last = [phase for phase in self.answers if "loss" in phase[0].reports][-1]
+        return torch.stack([answers.reports["loss"] for answers in last])
 
 
 class RoundRunner:
@@ -162,12 +163,19 @@ class RoundRunner:
         """The phases of a round; tensor operations only. Replies are kept only to tell who is to `blame`."""
         runs = self._experiments
         cohorts = self._cohorts(given, round)
-        channel = CHANNELS[self._first.options.place](
-            self._first.engine, self._first.method.phases, self._work(given, arrangement, round), states
-        )
         servers = [given["servers"][str(number)] for number in range(len(runs))]
+        watch = Watch(runs, servers, cohorts) if self._first.observer.diagnostics else None
+        further = () if watch is None else watch.phases
+        channel = CHANNELS[self._first.options.place](
+            self._first.engine,
+            (*self._first.method.phases, *further),
+            self._work(given, arrangement, round),
+            states,
+        )
         traffic, answers = [(0, 0)] * len(runs), []
         with torch.no_grad():
+            if watch is not None:
+                servers = watch.begin(channel)
             for number in range(len(self._first.method.phases)):
                 phases = [e.method.phases[number] for e in runs]
                 with mark(Part.COHORT):
@@ -182,9 +190,14 @@ class RoundRunner:
                     (down + _sent(mail, len(cohort.ids)), up + tree.nbytes(a.replies))
                     for (down, up), mail, a, cohort in zip(traffic, mails, found, cohorts, strict=True)
                 ]
+                if watch is not None:
+                    found = watch.keep_reports(found)
                 answers.append(found if blame else [a._replace(replies={}) for a in found])
                 del found, mails  # before the next phase computes its own
-        return _Exchanged(servers, channel.states, answers, traffic)
+            figures = None
+            if watch is not None:
+                figures, servers = watch.end(servers)
+        return _Exchanged(servers, channel.states, answers, traffic, figures)
 
     def _cohorts(self, given: Nest, round: int | Tensor) -> list[Cohort]:
         runs, ids = self._experiments, given["ids"]
@@ -219,7 +232,8 @@ class RoundRunner:
                     # A sum takes a tenth of a norm's time; where it overflows, `_culprits` finds that all is well.
                     finite = finite & leaf.reshape(len(finite), -1).sum(1).isfinite()
         servers = {str(number): server for number, server in enumerate(out.servers)}
-        return {"servers": servers, "losses": out.losses, "finite": finite}, out.traffic
+        figures = {} if out.diagnostics is None else {"diagnostics": out.diagnostics}
+        return {"servers": servers, "losses": out.losses, "finite": finite} | figures, out.traffic
 
     def _results(
         self,
@@ -234,6 +248,7 @@ class RoundRunner:
         means = (losses * given["weights"].view(losses.shape)).sum(1)
         with mark(Part.WAITING):
             figures = torch.stack([wide(means), wide(found["finite"] & losses.isfinite().all(1))]).tolist()
+            diagnostics = wide(found["diagnostics"]).tolist() if "diagnostics" in found else [[]] * len(losses)
         wrong = np.zeros(losses.shape, dtype=bool)
         if not all(figures[1]):
             round = int(given["round"][0])
@@ -253,6 +268,7 @@ class RoundRunner:
                     bytes_up=up,
                     train_loss=figures[0][number],
                     diverged=ids[wrong[number]],
+                    diagnostics=diagnostics[number],
                     obstacle=self._obstacle,
                 )
             )

@@ -23,6 +23,7 @@ from undrift.core.parts import Part, mark
 from undrift.core.tree import Tree
 from undrift.data.arrays import tensor
 from undrift.data.features import as_samples
+from undrift.diagnostics.columns import tidy
 from undrift.engines.determinism import arithmetic, threads
 from undrift.protocol import State
 from undrift.reporting import notebook
@@ -101,12 +102,14 @@ class Run:
         self.config, self.environment = config, environment
         self._directory = directory
         self._server: State = method.server(learner.parameters, learner.buffers)
+        self._server |= experiment.observer.remembered(learner.parameters)
         population, self._space = len(experiment.data), Space(learner.device, self.out)
         self._states = ClientStates(method.client(learner.parameters, learner.buffers), population, self._space)
         self._ledger = ClientStates(method.ledger(learner.parameters), population, self._space)
         self._evaluate = Evaluator(experiment)
         several = SEVERAL_MODELS if len(method.models(self._server)) > 1 else {}
-        self._further = (*experiment.metrics, *several)  # columns of the history besides those of every run
+        # columns of the history besides those of every run
+        self._further = (*experiment.metrics, *several, *experiment.observer.columns)
         self._obstacle = ""
         self._rows: list[dict[str, Any]] = []
         self._exploded = False  # and it has been said
@@ -186,6 +189,11 @@ class Run:
     def history(self) -> pd.DataFrame:
         """A row per round."""
         return history_frame(self._rows)
+
+    @property
+    def diagnostics(self) -> pd.DataFrame:
+        """The drift diagnostics: a row per round, name, layer (empty: the whole model) and statistic."""
+        return tidy(self.history)
 
     @property
     def record(self) -> Record:
@@ -345,6 +353,7 @@ class Run:
             checkpoint = self.save()  # before the row, which is no part of it
             self._keep_row(row)
             raise DivergenceError(number, wrong.tolist(), checkpoint, self)
+        row |= self._diagnosed(result)
         with mark(Part.COHORT):
             self._keep(result)
         if number % self.options.eval_every == 0 or number == self.options.rounds:
@@ -355,6 +364,11 @@ class Run:
         row["seconds"] = time.perf_counter() - started
         self._watch(row)
         return self._keep_row(row)
+
+    def _diagnosed(self, result: RoundResult) -> dict[str, float]:
+        """The diagnostics of a round; NaN where one is not defined, as in a file."""
+        figures = zip(self._experiment.observer.columns, result.diagnostics, strict=True)
+        return {name: value if math.isfinite(value) else math.nan for name, value in figures}
 
     def _watch(self, row: dict[str, Any]) -> None:
         """Say once that the training loss has exploded, which a table flags as well."""

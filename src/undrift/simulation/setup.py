@@ -10,6 +10,7 @@ from undrift.client.learner import Learner
 from undrift.client.metrics import Metric
 from undrift.data.batches import Schedule, Table
 from undrift.data.federated import FederatedData
+from undrift.diagnostics.observer import Observer
 from undrift.engines import Engine, LocalTraining
 from undrift.methods.algorithm import Algorithm
 from undrift.protocol import Method
@@ -29,6 +30,7 @@ class Setup:
     data: FederatedData
     test: Samples | None
     metrics: dict[str, Metric]
+    observer: Observer
     precision: str
     weighting: str
     description: dict[str, Any]  # plain values from which `resume` makes it again, or fingerprints it is checked with
