@@ -58,6 +58,7 @@ metrics = ["f1"]
 compress = "half"
 plugins = ["pgvc(layers=1)"]
 place = "local"
+diagnostics = ["client_distance"]
 """
 
 
@@ -97,6 +98,7 @@ def test_every_key_arrives(tmp_path: Path) -> None:
         "metrics": ["f1"],
         "plugins": ["pgvc(layers=1)"],
         "place": "local",
+        "diagnostics": ["client_distance"],
         "compress": "half",
     }
     assert found.model == "mlp"
