@@ -68,7 +68,8 @@ $(SITE_STAMP): $(STAMP)
 	@$(PIP) install -q -e '.[docs]' -c constraints.txt
 	@touch $(SITE_STAMP)
 
-picture: setup ## Draw the picture of the README from a fresh run of the example
+picture: setup ## Draw the pictures of the README, one of them from a fresh run of the example
+	$(BIN)/undrift show drift --out docs/images/client-drift.svg
 	@rm -rf runs/picture
 	$(BIN)/undrift run --out runs/picture
 	$(BIN)/python docs/picture.py runs/picture

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from undrift.cli import complete
-from undrift.cli.console import print_paths
+from undrift.cli.console import print_pairs, print_paths
 from undrift.cli.help import examples
 from undrift.cli.own_code import use_algorithms
 
@@ -29,15 +29,24 @@ def drift(
         ),
     ] = "fedavg,scaffold,fedhbm",
     rounds: Annotated[int, typer.Option(metavar="N", help="Rounds.")] = 15,
-    steps: Annotated[int, typer.Option(metavar="N", help="Local steps of a round.")] = 20,
+    steps: Annotated[int, typer.Option(metavar="N", help="Local steps of a round.")] = 10,
     lr: Annotated[float, typer.Option(metavar="RATE", help="Local learning rate.")] = 0.3,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The picture, .svg.")] = Path("drift.svg"),
+    out: Annotated[
+        Path,
+        typer.Option(metavar="FILE", help="A page where time can be moved, .html, or a picture: .svg, .png, .pdf."),
+    ] = Path("drift.html"),
 ) -> None:
     """Draw the paths of server and clients on two quadratic losses.
 
-    Two clients with different optima are trained by the real algorithms, every local step is drawn.
+    Two clients with different optima are trained by the algorithms themselves; every local step is drawn.
+
+    FedAvg ends where the clients' walks cancel out, away from the optimum of both.
     """
     algorithms = use_algorithms(algorithms) or ""
-    import undrift as ud
+    from undrift.two_clients.drawing import Panel
+    from undrift.two_clients.picture import check_target, trace, write
 
-    print_paths(picture=ud.draw_drift(algorithms, out, rounds=rounds, steps=steps, lr=lr))
+    target = check_target(out)
+    paths = trace(algorithms, rounds=rounds, steps=steps, lr=lr)
+    print_pairs({panel.title: panel.caption for panel in map(Panel, paths)})
+    print_paths(picture=write(paths, target))

@@ -62,10 +62,15 @@ class Paths:
     server: Array  # [rounds + 1, 2], the start first; of several models the one that most clients prefer
     clients: Array  # [rounds, clients, steps + 1, 2]
     diverged: bool  # in the round after the last
+    lr: float  # what was asked for
 
     @property
     def rounds(self) -> int:
         return len(self.clients)
+
+    @property
+    def steps(self) -> int:
+        return int(self.clients.shape[2]) - 1
 
     @property
     def distances(self) -> Array:
@@ -81,7 +86,8 @@ def walk(algorithm: str | Algorithm, *, rounds: int, steps: int, lr: float) -> P
     watch, server = Watch(), [START]
 
     def follow(row: Mapping[str, Any], run: Run) -> None:
-        server.append(run.models[0]["point"].numpy(force=True).copy())
+        if not row["diverged"]:
+            server.append(run.models[0]["point"].numpy(force=True).copy())
 
     run = simulate(
         algorithm,
@@ -105,4 +111,4 @@ def walk(algorithm: str | Algorithm, *, rounds: int, steps: int, lr: float) -> P
             for round in range(1, len(server))
         ]
     ).reshape(-1, len(CLIENTS), steps + 1, 2)
-    return Paths(run.label, np.array(server), clients, diverged=len(server) <= rounds)
+    return Paths(run.label, np.array(server), clients, bool(run.history["diverged"].iloc[-1]), lr)

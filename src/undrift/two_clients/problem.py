@@ -60,10 +60,10 @@ def _tilted(steep: float, flat: float, degrees: float, centre: tuple[float, floa
 
 
 CLIENTS = (
-    _tilted(steep=1.6, flat=0.16, degrees=70, centre=(-1.9, -0.9)),
-    _tilted(steep=1.6, flat=0.16, degrees=5, centre=(2.1, 1.3)),
+    _tilted(steep=1.0, flat=0.1, degrees=102, centre=(-1.5, -1.9)),
+    _tilted(steep=0.8, flat=0.1, degrees=-12, centre=(2.3, 1.3)),
 )
-START = np.array([2.4, -1.9])
+START = np.array([2.6, -0.9])
 
 
 def mean_loss() -> Quadratic:
