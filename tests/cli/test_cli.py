@@ -54,7 +54,13 @@ def test_run(undrift: Undrift) -> None:
     assert not result.stderr
     assert "FedHBM on digits" in result.stdout
     assert re.search(r"Engine +batched \(clients train together, up to \d+ at a time\)", result.stdout)
-    for heading in ("Rounds +3", "Final accuracy +[0-9.]+.%", "Final test loss +", "Traffic +[0-9.]+.kB", "Time +.*s"):
+    for heading in (
+        "Rounds +3",
+        "Final accuracy +[0-9.]+.%",
+        "Final test loss +",
+        "Traffic +[0-9.]+.kB",
+        "Training time +.*s",
+    ):
         assert re.search(heading, result.stdout), heading
     assert "run: runs/fedhbm-digits-1\nreport: runs/fedhbm-digits-1/report.html\n" in result.stdout
     assert "<html" in Path("runs/fedhbm-digits-1/report.html").read_text(encoding="utf-8")

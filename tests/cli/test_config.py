@@ -269,6 +269,9 @@ def test_comparisons(tmp_path: Path) -> None:
     table = {"compare": {"algorithms": {"Mine": "fedprox(mu=1)"}, "seeds": [0, 7]}}
     assert config.find_comparison(table) == ({"Mine": (ud.algorithms.FedProx(mu=1), {})}, [0, 7])
     assert config.find_comparison({}) == ({}, None)
+    measures = {"targets": [0.6, "90%"], "last_k": 5, "centralised": True}
+    assert config.find_measures({"compare": {"seeds": 2} | measures}) == measures
+    assert config.find_measures({}) == {}
 
 
 @pytest.mark.parametrize(

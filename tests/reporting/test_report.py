@@ -118,7 +118,7 @@ class TestPage:
         visible = html[html.index("<main>") : html.index("<script")]
         for word in ("old", "best)", "Rounds to", "differs", "Every run", 'class="chip"', "bands"):
             assert word not in visible
-        assert chart_data([record("FedAvg", FEDAVG)])["charts"][0]["target"] is None
+        assert chart_data([record("FedAvg", FEDAVG)])["charts"][0]["lines"] == []
 
     def test_regression_shows_losses_only(self) -> None:
         runs = [record("FedAvg", [NAN] * 2), record("FedHBM", [NAN] * 2)]
@@ -142,11 +142,11 @@ class TestPage:
 
     def test_curves(self) -> None:
         runs = [record("FedAvg", [0.5, NAN, 0.7], seed=0), record("FedAvg", [0.6, NAN, 0.9], seed=1)]
-        data = chart_data(runs, target=0.8)
+        data = chart_data(runs, targets=0.8)
         assert [axis["key"] for axis in data["axes"]] == ["round", "traffic", "elapsed"]
         assert data["axes"][1]["unit"] == "B"
         accuracy = data["charts"][0]
-        assert accuracy["target"] == 0.8
+        assert accuracy["lines"] == [{"y": 0.8, "label": "", "dashes": "2 4"}]
         assert accuracy["means"] == [
             {
                 "round": [1, 3],

@@ -7,6 +7,7 @@ from functools import cache
 from importlib.metadata import entry_points
 
 from undrift.algorithms.adabest import AdaBest
+from undrift.algorithms.centralised import Centralised
 from undrift.algorithms.fedadc import FedADC
 from undrift.algorithms.fedavg import FedAvg
 from undrift.algorithms.fedavgm import FedAvgM
@@ -47,6 +48,7 @@ __all__ = [
     "MOON",
     "SCAFFOLD",
     "AdaBest",
+    "Centralised",
     "FedADC",
     "FedAdagrad",
     "FedAdam",
@@ -79,6 +81,7 @@ __all__ = [
     "add",
     "available",
     "find",
+    "known",
 ]
 
 _BUILT_IN: tuple[type[Algorithm], ...] = (
@@ -121,6 +124,9 @@ _BUILT_IN: tuple[type[Algorithm], ...] = (
     GHB,
 )
 
+# What algorithms are measured by; it is found by its name, and no part of any list.
+_REFERENCES: tuple[type[Algorithm], ...] = (Centralised,)
+
 _OWN: dict[str, type[Algorithm]] = {}  # of users, as `add` was given them
 
 
@@ -132,7 +138,7 @@ def available() -> dict[str, type[Algorithm]]:
 def add(kind: type[Algorithm]) -> None:
     """Make a user's own algorithm known by its name, in this process; it cannot shadow another one."""
     name = kind.name()
-    if name in available().keys() - _OWN.keys():
+    if name in known().keys() - _OWN.keys():
         raise ValueError(f"there is an algorithm {name!r} already; give {kind.__name__} another name")
     _OWN[name] = kind
 
@@ -160,9 +166,14 @@ def _of_other_packages() -> dict[str, type[Algorithm]]:
     return found
 
 
+def known() -> dict[str, type[Algorithm]]:
+    """All that a name may stand for: those available, and what they are measured by."""
+    return {kind.name(): kind for kind in _REFERENCES} | available()
+
+
 def find(name: str) -> type[Algorithm]:
-    known = available()
+    kinds = known()
     key = name.lower().replace("-", "").replace("_", "").replace(" ", "")
-    if key not in known:
-        raise ValueError(f"unknown algorithm {shown(name)}{nearest(key, known)}")
-    return known[key]
+    if key not in kinds:
+        raise ValueError(f"unknown algorithm {shown(name)}{nearest(key, kinds)}")
+    return kinds[key]

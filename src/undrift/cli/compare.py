@@ -8,14 +8,31 @@ import typer
 
 from undrift.cli import complete
 from undrift.cli.help import CommandWithSettings, examples
-from undrift.cli.options import AsJson, Clients, ConfigFile, Data, Model, Out, Partition, Rounds, Settings
+from undrift.cli.options import (
+    AsJson,
+    Clients,
+    ColumnNames,
+    ConfigFile,
+    Data,
+    Format,
+    Last,
+    Model,
+    Out,
+    Partition,
+    Rounds,
+    Settings,
+    Targets,
+)
 from undrift.cli.own_code import short, use_algorithms, use_data, use_model
-from undrift.cli.results import output_directory, show_comparison
+from undrift.cli.results import TableFormat, listed, output_directory, show_comparison
 from undrift.core import check
 
 
 def register(app: typer.Typer) -> None:
-    epilog = examples("undrift compare -a fedavg,fedhbm --partition dirichlet:0.1 --seeds 5 --lr 0.1")
+    epilog = examples(
+        "undrift compare -a fedavg,fedhbm --partition dirichlet:0.1 --seeds 5 --lr 0.1",
+        "undrift compare -a fedavg,fedhbm --seeds 3 --targets 0.8,0.9 --format latex > table.tex",
+    )
     app.command(cls=CommandWithSettings, epilog=epilog)(compare)
 
 
@@ -40,8 +57,15 @@ def compare(
     rates: Annotated[
         str | None, typer.Option("--lr", metavar="LIST", help="Local learning rates, as in 0.01,0.1: a row for each.")
     ] = None,
+    targets: Targets = None,
+    last: Last = None,
+    centralised: Annotated[
+        bool, typer.Option("--centralised", help="Train on the pooled data as well, as a reference.")
+    ] = False,
     settings: Settings = None,
     out: Out = None,
+    format: Format = None,
+    columns: ColumnNames = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare algorithms on the same data and the same seeds.
@@ -59,8 +83,12 @@ def compare(
     algorithms = use_algorithms(algorithms) or ""
     import undrift as ud
     from undrift.algorithms.text import split
-    from undrift.cli.config import combine, find_comparison, labelled, resolve
+    from undrift.cli.config import combine, find_comparison, find_measures, labelled, resolve
+    from undrift.reporting.record import NAMED_METRICS
+    from undrift.reporting.table import NAMES, check_names
 
+    wanted = {"targets": listed(targets), "last_k": last, "centralised": centralised or None}
+    printed = TableFormat.checked(format, columns, as_json)
     learning_rates = None if rates is None else _rates(rates)
     given = {
         "data.name": data,
@@ -72,7 +100,11 @@ def compare(
     }
     sections = combine(config, given, settings or ())
     configuration = resolve(sections)
+    if printed.columns is not None:
+        metrics = configuration.arguments["metrics"]
+        check_names(printed.columns, [*NAMES, *NAMED_METRICS, *([metrics] if isinstance(metrics, str) else metrics)])
     configured, configured_seeds = find_comparison(sections)
+    measures = find_measures(sections) | {key: value for key, value in wanted.items() if value is not None}
     chosen = labelled(split(algorithms)) or configured
     if not chosen:
         raise ValueError("compare needs algorithms, as in: undrift compare -a fedavg,fedhbm")
@@ -90,12 +122,13 @@ def compare(
                 if seeds is None
                 else _seeds(seeds, first_seed),
                 out=home,
+                **measures,
                 **arguments,
             )
         except KeyboardInterrupt as interruption:
             interruption.args = (f"interrupted; resume with the same command and --out {home}",)
             raise
-        show_comparison(comparison, home, as_json)
+        show_comparison(comparison, home, printed)
 
 
 def _seeds(text: str, first: int) -> list[int]:

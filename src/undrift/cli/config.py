@@ -8,6 +8,7 @@
     [compare]                        # for `undrift compare`
     algorithms = ["fedavg", "fedadam(server_lr=0.01, lr=0.03)"]
     seeds = 3
+    targets = [0.6, 0.7]
 
 The keys, their types and their meaning are those of `SETTINGS`. Settings that are not given are those of
 `undrift.simulate`.
@@ -153,6 +154,11 @@ def find_comparison(sections: Sections) -> tuple[dict[str, Written], Any]:
     return labelled(section.get("algorithms", [])), seeds
 
 
+def find_measures(sections: Sections) -> dict[str, Any]:
+    """What else of the section [compare] is an argument of `undrift.compare`: what is measured, and by what."""
+    return {key: value for key, value in sections.get(COMPARE, {}).items() if key in _MEASURES}
+
+
 def labelled(algorithms: Any) -> dict[str, Written]:
     """Algorithms in a list, labelled by what they are, or in a table of labels."""
     texts = list(algorithms.values()) if isinstance(algorithms, dict) else algorithms
@@ -169,7 +175,8 @@ def labelled(algorithms: Any) -> dict[str, Written]:
 
 
 _OTHERS = (ALGORITHM, COMPARE)  # sections whose keys are no settings of a run
-_OF_COMPARE = ("algorithms", "seeds")
+_MEASURES = ("targets", "last_k", "centralised")
+_OF_COMPARE = ("algorithms", "seeds", *_MEASURES)
 
 
 def _checked(section: str, keys: Mapping[str, Any]) -> dict[str, Any]:

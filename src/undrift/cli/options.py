@@ -48,4 +48,22 @@ Settings = Annotated[
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any other setting, as in local.epochs=2; repeatable."),
 ]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Directory for all output [dim](runs/...)[/].")]
+Targets = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LIST",
+        help="Accuracies to count rounds and bytes to, as in 0.6,0.7, or shares of the centralised one: 90%.",
+    ),
+]
+Last = Annotated[
+    int | None, typer.Option("--last", metavar="K", help="Rounds that the mean at the end is over [dim](100)[/].")
+]
+Format = Annotated[
+    str | None,
+    typer.Option("--format", metavar="NAME", help="Print only the table: text, csv, markdown or latex (booktabs)."),
+]
+ColumnNames = Annotated[
+    str | None,
+    typer.Option("--columns", metavar="LIST", help="Columns of that table, as in accuracy,best_round,rounds,speed_up."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]

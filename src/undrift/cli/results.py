@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.markup import escape
 from rich.text import Text
 
 from undrift.cli.console import console, print_json, print_markup, print_pairs, print_paths, print_table
 from undrift.cli.group import fail
+from undrift.core import check
+from undrift.core.log import notice
 
 if TYPE_CHECKING:
     from undrift.profile import Profile
@@ -90,7 +92,7 @@ def _show_run(run: Run, as_json: bool, profile: Profile | None) -> None:
     data = data_name(run.config)
     report: Path | None = None
     try:
-        report = write(run.out / "report.html", [record], target=run.options.target)
+        report = write(run.out / "report.html", [record], targets=run.options.target)
     except ModuleNotFoundError as missing:  # a machine that only computes
         print(f"undrift: no report, as {missing.name} is not installed", file=sys.stderr)
     if as_json:
@@ -157,27 +159,94 @@ def _show_profile(profile: Profile) -> None:
 # Comparisons
 
 
-def show_comparison(comparison: Comparison, out: Path, as_json: bool) -> None:
-    from undrift.reporting.headline import headline
-    from undrift.reporting.table import columns, note
+FORMATS = ("text", "csv", "markdown", "latex")
 
+
+class TableFormat(NamedTuple):
+    """How a table is printed."""
+
+    name: str | None  # of `FORMATS`, or "json"; None: as text, with all that belongs to it
+    columns: list[str] | None  # None: all that there is room for
+
+    @classmethod
+    def checked(cls, name: str | None, columns: str | None, as_json: bool) -> TableFormat:
+        """Refuses, before anything is trained, what there is not."""
+        if name is not None:
+            check.choice("--format", name, FORMATS)
+        if as_json and name is not None:
+            raise ValueError(f"give --json or --format {name}, not both")
+        if columns is not None and (as_json or name == "csv"):
+            raise ValueError("--columns is for text, markdown and latex; csv and JSON have all columns")
+        return cls("json" if as_json else name, listed(columns))
+
+
+def listed(text: str | None) -> list[str] | None:
+    """The parts of a list with commas."""
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def show_comparison(comparison: Comparison, out: Path, printed: TableFormat) -> None:
     report = comparison.report(out / "report.html")
-    sentence = headline(comparison.records, comparison.target)
-    table = comparison.table()
-    if as_json:
-        rows = json.loads(table.to_json(orient="records", double_precision=15))
-        paths = {"out": str(out), "report": str(report)}
-        print_json({"headline": sentence, "target": table.attrs["target"], "table": rows, **paths})
+    if printed.name == "json":
+        print_json(comparison_figures(comparison) | {"out": str(out), "report": str(report)})
+    elif printed.name is not None:
+        print_comparison(comparison, printed)
+        notice(f"runs: {out}\nreport: {report}")
     else:
-        shown = _fitting(columns(comparison.records, comparison.target))
-        cells = [[Text(text, style="bold" if row in c.best else "") for row, text in enumerate(c.cells)] for c in shown]
         print()
-        headings = [_in_two_lines(c.heading) for c in shown]
-        print_table(headings, zip(*cells, strict=True), numbers=range(1, len(shown)))
-        print_markup(f"[dim]{escape(note(comparison.records, comparison.target))}[/]\n\n{escape(sentence)}\n")
+        print_comparison(comparison, printed)
+        print()
         print_paths(runs=out, report=report)
+    table = comparison.table()
     if (table["diverged"] == table["runs"]).all():
         fail("every run diverged")
+
+
+def comparison_figures(comparison: Comparison) -> dict[str, Any]:
+    """The results of a comparison as plain values."""
+    from undrift.reporting.headline import headline
+    from undrift.reporting.task import by_task
+
+    table = comparison.table()
+    rows = json.loads(table.to_json(orient="records", double_precision=15))
+    sentences = [headline(task, comparison.targets) for task in by_task(comparison.everything)]
+    measured = {"target": table.attrs["target"], "targets": table.attrs["targets"]} if len(sentences) == 1 else {}
+    return {"headline": " ".join(sentences), **measured, "table": rows}
+
+
+def print_comparison(comparison: Comparison, printed: TableFormat) -> None:
+    """The table in a format; as text, with what is to be known of it, and the result in a sentence."""
+    if printed.name == "csv":
+        print(comparison.table().to_csv(index=False), end="")
+    elif printed.name == "markdown":
+        print(comparison.to_markdown(printed.columns), end="")
+    elif printed.name == "latex":
+        print(comparison.to_latex(printed.columns), end="")
+    else:
+        _print_text(comparison, printed.columns, only_table=printed.name is not None)
+
+
+def _print_text(comparison: Comparison, chosen: Sequence[str] | None, only_table: bool) -> None:
+    from undrift.reporting.facts import names_of
+    from undrift.reporting.headline import headline
+    from undrift.reporting.table import columns, note
+    from undrift.reporting.task import by_task
+
+    targets, last_k = comparison.targets, comparison.last_k
+    tasks = by_task(comparison.everything)
+    for task, name in zip(tasks, names_of(tasks), strict=True):
+        if len(tasks) > 1:
+            print_markup(f"[bold]{escape(name)}[/]")
+        shown = columns(task, targets, last_k, chosen)
+        _print_columns(_fitting(shown) if chosen is None else shown)
+        if not only_table:
+            print_markup(f"[dim]{escape(note(task, targets, last_k))}[/]\n\n{escape(headline(task, targets))}")
+
+
+def _print_columns(shown: Sequence[Column]) -> None:
+    cells = [[Text(text, style="bold" if row in c.best else "") for row, text in enumerate(c.cells)] for c in shown]
+    headings = [_in_two_lines(c.heading) for c in shown]
+    print_table(headings, zip(*cells, strict=True), numbers=range(1, len(shown)))
 
 
 def _fitting(columns: Sequence[Column]) -> Sequence[Column]:
@@ -185,17 +254,17 @@ def _fitting(columns: Sequence[Column]) -> Sequence[Column]:
 
     Settings that all rows share go first.
     """
-    from undrift.reporting.table import SETTINGS
+    from undrift.reporting.table import SETTINGS, SPARE
 
-    shared = [c.heading for c in columns if c.heading in SETTINGS.values() and len(set(c.cells)) == 1]
-    for spare in (*reversed(shared), "Best accuracy", "Time", "Seeds", *SETTINGS.values()):
+    shared = [c.name for c in columns if c.name in SETTINGS and len(set(c.cells)) == 1]
+    for spare in (*reversed(shared), *SPARE):
         widths = [
             max(len(line) for text in (_in_two_lines(c.heading), *c.cells) for line in text.split("\n"))
             for c in columns
         ]
         if sum(widths) + 2 * len(widths) - 2 <= console().width:
             break
-        columns = [c for c in columns if c.heading != spare]
+        columns = [c for c in columns if c.name != spare]
     return columns
 
 

@@ -41,7 +41,7 @@ def resume(
         if given is not None and not check.names_code(given):
             raise ValueError(f"{option} names code that the run was started with, as in net.py:Net, got {given!r}")
     import undrift as ud
-    from undrift.algorithms import available
+    from undrift.algorithms import known
     from undrift.storage.directory import RunDirectory
 
     stored = RunDirectory.open(directory).config
@@ -49,7 +49,7 @@ def resume(
     use_model(model, names["model"])
     use_data(data, names["data"])
     use_algorithms(algorithm)
-    if (name := stored["algorithm"].get("name")) not in available():
+    if (name := stored["algorithm"].get("name")) not in known():
         raise ValueError(f"the algorithm {name!r} is not known here; if it is code in a file, add -a FILE.py:NAME")
     objects = _objects(directory, stored, data, model)
     with resumed_with(options_with_code(algorithm, data, model), directory):

@@ -12,7 +12,7 @@ from undrift.cli.console import print_markup
 from undrift.cli.help import CommandWithSettings, examples
 from undrift.cli.options import AsJson, Clients, ConfigFile, Data, Model, Out, Partition, Rounds, Settings
 from undrift.cli.own_code import options_with_code, resumed_with, short, use_algorithms, use_data, use_model
-from undrift.cli.results import output_directory, show_comparison, train
+from undrift.cli.results import TableFormat, output_directory, show_comparison, train
 
 if TYPE_CHECKING:
     from undrift.profile import Profile
@@ -117,4 +117,4 @@ def _example(out: Path | None, as_json: bool) -> None:
         except KeyboardInterrupt as interruption:
             interruption.args = ()  # there is nothing worth resuming
             raise
-        show_comparison(comparison, home, as_json)
+        show_comparison(comparison, home, TableFormat.checked(None, None, as_json))

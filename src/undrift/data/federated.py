@@ -293,6 +293,15 @@ class FederatedData:
         other.recipe = {}
         return other
 
+    def pooled(self) -> FederatedData:
+        """The samples of all clients, each once, as those of a single one."""
+        other = copy.copy(self)
+        other.rows = np.unique(self.rows)
+        other.sizes = np.array([len(other.rows)])
+        other.offsets = np.concatenate([[0], other.sizes])
+        other.client_names = other.local_tests = None
+        return other
+
     def owner(self, row: int) -> int | None:
         """The client that holds a row, if any."""
         found = np.flatnonzero(self.rows == row)

@@ -27,6 +27,7 @@ class Algorithm(HasOptions):
     weighting: ClassVar[str] = "samples"  # what the paper uses
     default_server_lr: ClassVar[float] = 1.0  # where no `server_lr` is given
     own_step: ClassVar[bool] = False  # it fixes the server's step, so that `server_lr` has no meaning
+    pooled: ClassVar[bool] = False  # it trains on the samples of all clients in one place
 
     # An option of every algorithm, therefore by keyword only.
     pgvc: Plugin | None = field(default=None, kw_only=True)

@@ -9,16 +9,28 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from undrift.reporting.figures import by_label, divergence_round, traffic_of, values_of
+from undrift.reporting.figures import (
+    Outcome,
+    apart,
+    by_label,
+    divergence_round,
+    outcomes_of,
+    traffic_of,
+    values_of,
+)
 from undrift.reporting.record import HistoryColumn, Record, shown_columns
+from undrift.reporting.targets import Target
 from undrift.reporting.wording import unit_of_time, unit_of_traffic
 
 _FAR = 100.0  # times the peak of the usual curve: what is higher leaves the chart, as it would flatten all others
 MOST_POINTS = 500  # of a curve, which is narrower than a thousand pixels
 
 
-def chart_data(records: Sequence[Record], target: float | None) -> dict[str, Any]:
+def chart_data(records: Sequence[Record], targets: Sequence[Target] = ()) -> dict[str, Any]:
     """All that the page's script needs to draw the curves of one task."""
+    outcomes, _ = outcomes_of(records)
+    references = [outcome for outcome in outcomes if outcome.reference]
+    records, _ = apart(records)
     groups = by_label(records)
     totals = pd.DataFrame([_cost(record).iloc[-1] for record in records])
     traffic_size, traffic_unit = unit_of_traffic(totals["traffic"])
@@ -36,11 +48,18 @@ def chart_data(records: Sequence[Record], target: float | None) -> dict[str, Any
         "methods": list(groups),
         "axes": axes,
         "charts": [
-            {**chart, "log": _needs_log_scale(chart), "target": target if chart["id"] == "accuracy" else None}
+            {**chart, "log": _needs_log_scale(chart), "lines": _lines(chart, targets, references)}
             for chart in charts
             if _values(chart)
         ],
     }
+
+
+def _lines(chart: Mapping[str, Any], targets: Sequence[Target], references: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """Levels that the curves are looked at against: targets, and where references ended."""
+    levels = [] if chart["id"] != "accuracy" else [(target.accuracy, "", "2 4") for target in targets]
+    ends = [(each.finals[chart["id"]].mean, each.label, "8 4") for each in references if chart["id"] in each.finals]
+    return [{"y": y, "label": label, "dashes": dashes} for y, label, dashes in levels + ends if math.isfinite(y)]
 
 
 def _chart(column: HistoryColumn, groups: Sequence[Sequence[Record]], scales: Mapping[str, float]) -> dict[str, Any]:

@@ -5,14 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from undrift.reporting.figures import Outcome, divergence_round, outcomes_of
+from undrift.reporting.figures import Outcome, apart, divergence_round, outcomes_of
 from undrift.reporting.record import Record
+from undrift.reporting.targets import Targets
 from undrift.reporting.wording import NBSP, count_text, list_text, number_text, percent_text, range_text
 
 
-def headline(records: Sequence[Record], target: float | None = None) -> str:
-    """The result in one to three sentences; the first label is what the others are compared with."""
-    outcomes, _ = outcomes_of(records, target)
+def headline(records: Sequence[Record], targets: Targets = None) -> str:
+    """The result in one to three sentences; the first label is what the others are compared with.
+
+    Of several targets, the first is spoken of; of references, nothing is said.
+    """
+    outcomes, found = outcomes_of(records, targets)
+    records, _ = apart(records)
+    outcomes = [outcome for outcome in outcomes if not outcome.reference]
+    target = found[0].accuracy if found and found[0].given and math.isfinite(found[0].accuracy) else None
     if all(outcome.all_diverged for outcome in outcomes):
         return _all_diverged(outcomes, records)
     finished = [outcome for outcome in outcomes if not outcome.all_diverged]

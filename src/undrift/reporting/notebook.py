@@ -17,27 +17,28 @@ from undrift.reporting.facts import names_of
 from undrift.reporting.figures import by_label, values_of
 from undrift.reporting.record import HistoryColumn, Record, shown_columns
 from undrift.reporting.table import columns, note
+from undrift.reporting.targets import Targets
 from undrift.reporting.task import by_task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def html_table(records: Sequence[Record], target: float | None = None) -> str:
+def html_table(records: Sequence[Record], targets: Targets = None, last_k: int | None = None) -> str:
     """The summary table, one for each task, and what to know of it."""
     tasks = by_task(records)
     titles = [f"<p><b>{escape(name)}</b></p>" for name in names_of(tasks)] if len(tasks) > 1 else [""]
-    return "".join(title + _task_table(task, target) for title, task in zip(titles, tasks, strict=True))
+    return "".join(title + _task_table(task, targets, last_k) for title, task in zip(titles, tasks, strict=True))
 
 
-def _task_table(records: Sequence[Record], target: float | None) -> str:
-    table = columns(records, target)
+def _task_table(records: Sequence[Record], targets: Targets, last_k: int | None) -> str:
+    table = columns(records, targets, last_k)
     head = "".join(f"<th>{escape(column.heading)}</th>" for column in table)
     rows = zip(
         *([_cell(text, row in column.best) for row, text in enumerate(column.cells)] for column in table), strict=True
     )
     body = "".join(f"<tr>{''.join(cells)}</tr>" for cells in rows)
-    below = f"<p><small>{escape(note(records, target))}</small></p>"
+    below = f"<p><small>{escape(note(records, targets, last_k))}</small></p>"
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
 
 

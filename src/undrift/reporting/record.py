@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -92,12 +92,25 @@ RESERVED_NAMES = (
     *SEVERAL_MODELS,
     "label",
     "seed",
+    "reference",
     "runs",
     "averaged",
     "accuracy_std",
     "best_accuracy",
+    "best_accuracy_std",
+    "best_round",
+    "best_round_std",
+    "last_k_accuracy",
+    "last_k_accuracy_std",
+    "last_k",
     "rounds_to_target",
+    "rounds_to_target_std",
+    "bytes_to_target",
+    "bytes_to_target_std",
+    "speed_up_to_target",
+    "reached_target",
     "traffic",
+    "training_seconds",
     "lr",
     "server_lr",
     "weighting",
@@ -105,6 +118,7 @@ RESERVED_NAMES = (
 )
 
 
+CENTRALISED = "centralised"  # the name under which a run on the pooled data is stored
 EXPLODED = 100  # times the training loss of the first round
 
 
@@ -122,6 +136,12 @@ class Record(NamedTuple):
     config: dict[str, Any]
     environment: dict[str, Any]
     predictions: Predictions | None = None  # of the final model on the test samples, where they were kept
+
+    @property
+    def reference(self) -> bool:
+        """Whether it is no federated run but one on the pooled data, which the others are measured by."""
+        algorithm = self.config.get("algorithm")
+        return isinstance(algorithm, Mapping) and algorithm.get("name") == CENTRALISED
 
     @property
     def exploded(self) -> bool:

@@ -14,11 +14,12 @@ from undrift.data import picture_svg
 from undrift.reporting.charts import MOST_POINTS, chart_data, thinned
 from undrift.reporting.colours import Colour, colours_of
 from undrift.reporting.facts import Fact, data_name, facts_of, names_of, split_of
-from undrift.reporting.figures import Outcome, by_label, outcomes_of, summarise
+from undrift.reporting.figures import LAST_K, Outcome, apart, by_label, outcomes_of, summarise
 from undrift.reporting.headline import headline, scope_of
 from undrift.reporting.record import Record
 from undrift.reporting.sections import Section, sections_of
 from undrift.reporting.table import Column, caption, columns_of, failure_text
+from undrift.reporting.targets import Target, Targets
 from undrift.reporting.task import by_task
 from undrift.reporting.wording import MISSING, NBSP, count_text, number_text, percent_text
 
@@ -26,10 +27,16 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 
-def write(path: str | Path, records: Sequence[Record], title: str = "", target: float | None = None) -> Path:
+def write(
+    path: str | Path,
+    records: Sequence[Record],
+    title: str = "",
+    targets: Targets = None,
+    last_k: int | None = None,
+) -> Path:
     """Write the report to `path`, all of it or nothing."""
     path = Path(path)
-    page = render(records, title, target)
+    page = render(records, title, targets, last_k)
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -40,16 +47,17 @@ def write(path: str | Path, records: Sequence[Record], title: str = "", target: 
     return path
 
 
-def render(records: Sequence[Record], title: str = "", target: float | None = None) -> str:
+def render(records: Sequence[Record], title: str = "", targets: Targets = None, last_k: int | None = None) -> str:
     """The HTML text of the report. Tasks are shown apart; of each, the first label is what others are compared with."""
     # Only a page needs it: machines that just train may lack it.
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     tasks = by_task(records)
     methods = {
-        label: _Method(number, label, colour) for number, (label, colour) in enumerate(colours_of(records).items())
+        label: _Method(number, label, colour)
+        for number, (label, colour) in enumerate(colours_of(apart(records)[0]).items())
     }
-    shown = [_task(task, name, target, methods) for task, name in zip(tasks, names_of(tasks), strict=True)]
+    shown = [_task(task, name, targets, last_k, methods) for task, name in zip(tasks, names_of(tasks), strict=True)]
     pages = Environment(loader=PackageLoader("undrift.reporting", "."), autoescape=True, undefined=StrictUndefined)
     pages.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return pages.get_template("report_template.html").render(
@@ -66,7 +74,7 @@ def render(records: Sequence[Record], title: str = "", target: float | None = No
 def default_title(records: Sequence[Record]) -> str:
     """Such as "digits: FedAvg, FedHBM"; the same whoever makes the report."""
     data = dict.fromkeys(name for task in by_task(records) if (name := data_name(task[0].config)))
-    labels = list(by_label(records))
+    labels = list(by_label(apart(records)[0]))
     shown = ", ".join(labels) if len(labels) <= 4 else count_text(len(labels), "method")
     return f"{', '.join(data)}: {shown}" if data else shown
 
@@ -105,30 +113,33 @@ class _Task:
     data: dict[str, Any]  # for the script
 
 
-def _task(records: Sequence[Record], name: str, target: float | None, methods: Mapping[str, _Method]) -> _Task:
+def _task(
+    records: Sequence[Record], name: str, targets: Targets, last_k: int | None, methods: Mapping[str, _Method]
+) -> _Task:
     from markupsafe import Markup
 
-    outcomes, common_target = outcomes_of(records, target)
+    outcomes, found = outcomes_of(records, targets, last_k or LAST_K)
+    compared, _ = apart(records)
+    measured = [outcome for outcome in outcomes if not outcome.reference]
     # That a single method reaches its own final accuracy says nothing.
-    shown_target = target if len(outcomes) == 1 else common_target
-    baseline = outcomes[0].label if target is None else None
-    charts = chart_data(records, shown_target)
-    split = split_of(records[0])
+    found = [target for target in found if target.given or len(measured) > 1]
+    charts = chart_data(records, found)
+    split = split_of(compared[0])
     drawing = None if split is None else picture_svg.svg(split, picture_svg.SMALL, hover=False)
     return _Task(
         name=name,
-        headline=headline(records, target),
-        scope=scope_of(records, outcomes),
-        facts=facts_of(records, split),
+        headline=headline(records, targets),
+        scope=scope_of(compared, measured),
+        facts=facts_of(compared, split),
         picture=None if drawing is None else Markup(drawing),  # escaped by its own template
-        picture_caption=_picture_caption(records),
-        summary=_summary(outcomes, shown_target),
+        picture_caption=_picture_caption(compared),
+        summary=_summary(outcomes, found, last_k),
         labels=charts["methods"],
         axes=charts["axes"],
-        figures=[_figure(chart, outcomes, baseline) for chart in charts["charts"]],
-        note=_curves_note(records, outcomes, charts["charts"]),
-        sections=sections_of(records),
-        runs=_every_run(records, shown_target),
+        figures=[_figure(chart, measured, found) for chart in charts["charts"]],
+        note=_curves_note(compared, measured, charts["charts"]),
+        sections=sections_of(compared),
+        runs=_every_run(records, found, last_k),
         settings={
             "Configuration": _settings(records, [_without_split(record.config) for record in records]),
             "Environment": _settings(records, [record.environment for record in records]),
@@ -136,7 +147,7 @@ def _task(records: Sequence[Record], name: str, target: float | None, methods: M
         data=charts
         | {
             "methods": [methods[label].number for label in charts["methods"]],
-            "summary": _summary_rows(records, target),
+            "summary": _summary_rows(records, targets, last_k),
         },
     )
 
@@ -147,9 +158,9 @@ def _picture_caption(records: Sequence[Record]) -> str:
     return "Clients and their classes" + (f", seed{NBSP}{records[0].seed}" if len(seeds) > 1 else "")
 
 
-def _summary_rows(records: Sequence[Record], target: float | None) -> list[list[str | float | None]]:
+def _summary_rows(records: Sequence[Record], targets: Targets, last_k: int | None) -> list[list[str | float | None]]:
     """The summary with all digits, its columns' names first."""
-    table = summarise(records, target)
+    table = summarise(records, targets, last_k or LAST_K)
     rows = [
         [None if isinstance(value, float) and not math.isfinite(value) else value for value in row]
         for row in table.astype(object).itertuples(index=False)
@@ -178,29 +189,32 @@ class _SummaryTable:
     columns: list[Column]
 
 
-def _summary(outcomes: Sequence[Outcome], target: float | None) -> _SummaryTable:
+def _summary(outcomes: Sequence[Outcome], targets: Sequence[Target], last_k: int | None) -> _SummaryTable:
     return _SummaryTable(
         name="Summary",
         layout="single" if len(outcomes) == 1 else "compared",
-        caption=caption(outcomes, target),
+        caption=caption(outcomes, targets, last_k),
         heading="Method",
         names=_names(outcomes),
-        columns=columns_of(outcomes, target),
+        columns=columns_of(outcomes, targets, last_k),
     )
 
 
-def _every_run(records: Sequence[Record], target: float | None) -> _SummaryTable | None:
+def _every_run(records: Sequence[Record], targets: Sequence[Target], last_k: int | None) -> _SummaryTable | None:
     """The seeds one by one, where there are several."""
     if len(records) == len(by_label(records)):
         return None
-    outcomes, _ = outcomes_of([run._replace(label=f"{run.label}, seed{NBSP}{run.seed}") for run in records], target)
+    named = [run._replace(label=f"{run.label}, seed{NBSP}{run.seed}") for run in records]
+    levels = dict.fromkeys(target.accuracy for target in targets if math.isfinite(target.accuracy))
+    outcomes, found = outcomes_of(named, list(levels), last_k or LAST_K)
+    table = columns_of(outcomes, found if levels else [], last_k)
     return _SummaryTable(
         name="Every run",
         layout="runs",
         caption="Each seed on its own.",
         heading="Run",
         names=_names(outcomes),
-        columns=columns_of(outcomes, target),
+        columns=[column for column in table if column.name != "speed_up"],  # which is over a method
     )
 
 
@@ -265,23 +279,32 @@ class _Figure:
     title: str
     description: str  # for screen readers
     log: bool
-    target: str  # legend of the dotted line at the target accuracy
+    lines: list[_Line]
 
 
-def _figure(chart: Mapping[str, Any], outcomes: Sequence[Outcome], baseline: str | None) -> _Figure:
+@dataclass(frozen=True)
+class _Line:
+    """The legend of a level in a chart: a target, or where a reference ended."""
+
+    text: str
+    reference: bool
+
+
+def _figure(chart: Mapping[str, Any], outcomes: Sequence[Outcome], targets: Sequence[Target]) -> _Figure:
     text = percent_text if chart["percent"] else number_text
     ends = "; ".join(
         f"{outcome.label} ends at {text(mean['y'][-1])}" if mean["y"] else f"{outcome.label} has no curve"
         for outcome, mean in zip(outcomes, chart["means"], strict=True)
     )
     # Named after the method that set it, if one did.
-    name = f"{baseline}’s final accuracy" if baseline is not None else "target"
+    own = any(not target.given for target in targets)
+    name = f"{outcomes[0].label}’s final accuracy" if own else "target"
     return _Figure(
         id=chart["id"],
         title=chart["title"],
         description=f"{chart['title']} as a line chart: {ends}.",
         log=chart["log"],
-        target="" if chart["target"] is None else f"{name}, {percent_text(chart['target'])}",
+        lines=[_Line(f"{line['label'] or name}, {text(line['y'])}", bool(line["label"])) for line in chart["lines"]],
     )
 
 

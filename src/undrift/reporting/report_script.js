@@ -60,7 +60,7 @@ function rangeOf(chart, shown, failed) {
   const means = (near.length ? near : shown).map((method) => chart.means[method]);
   let values = means.flatMap((line) => [...(line.low || line.y), ...(line.high || line.y)]);
   if (!values.length) values = failed.flatMap((line) => line.y);
-  if (chart.target !== null && means.length) values.push(chart.target);
+  if (means.length) values.push(...chart.lines.map((line) => line.y));
   if (!values.length) return [0.1, 1];
   let low = Infinity, high = -Infinity;
   for (const value of values) { low = Math.min(low, value); high = Math.max(high, value); }
@@ -138,9 +138,9 @@ function render(task, chart, axis, hidden, width, height, alone) {
   // An inner SVG cuts off what leaves the frame.
   const plot = node("svg", { width: inner.width, height: inner.height, overflow: "hidden" });
   frame.append(plot);
-  if (chart.target !== null) {
-    const y = toY(chart.target).toFixed(1);
-    plot.append(node("line", { x2: inner.width, y1: y, y2: y, stroke: soft, "stroke-width": 1.5, "stroke-dasharray": "2 4" }));
+  for (const { y: level, dashes } of chart.lines) {
+    const y = place(level).toFixed(1);
+    plot.append(node("line", { x2: inner.width, y1: y, y2: y, stroke: soft, "stroke-width": 1.5, "stroke-dasharray": dashes }));
   }
   const points = [];
   const bands = node("g", {}), lines = node("g", {});

@@ -16,10 +16,27 @@ def by_task(records: Sequence[Record]) -> list[list[Record]]:
     """Records of the same data, partition, model, loss and budget together, in order of first appearance.
 
     Data that were given as an object are known by a fingerprint, which differs between seeds if each seed has a
-    partition of its own: labels belong together if they share a fingerprint.
+    partition of its own: labels belong together if they share a fingerprint. A reference, whose budget is its own, is
+    part of every task of its data, model and loss.
     """
     if not records:
         raise ValueError("a report needs at least one record, got none")
+    tasks = _tasks([record for record in records if not record.reference])
+    for references in _tasks([record for record in records if record.reference]):
+        kind, samples = _problem(references[0].config), {_samples(each.config) for each in references}
+        home = [
+            task
+            for task in tasks
+            if _problem(task[0].config) == kind and not samples.isdisjoint(_samples(each.config) for each in task)
+        ]
+        for task in home:
+            task.extend(references)
+        if not home:
+            tasks.append(references)
+    return tasks
+
+
+def _tasks(records: Sequence[Record]) -> list[list[Record]]:
     groups: list[tuple[str, set[str], list[Record]]] = []
     labels: dict[tuple[str, str], list[Record]] = {}
     for record in records:
@@ -42,8 +59,13 @@ def _known(config: Mapping[str, Any]) -> str:
     budget = {key: options.get(key) for key in _BUDGET}
     if options.get("steps") is not None:
         budget["batch_size"] = options.get("batch_size")
+    return json.dumps([_problem(config), budget], sort_keys=True, default=str)
+
+
+def _problem(config: Mapping[str, Any]) -> str:
+    """The same without the effort that is made."""
     parts = {key: config.get(key) for key in ("model", "loss", "augment")}
-    return json.dumps([recipe_of(config), parts, budget], sort_keys=True, default=str)
+    return json.dumps([recipe_of(config), parts], sort_keys=True, default=str)
 
 
 def recipe_of(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from rich.filesize import pick_unit_and_suffix
 
@@ -11,11 +11,12 @@ MISSING = "–"
 NBSP = "\u00a0"  # keeps a number and its unit on one line
 
 
-def decimal_text(value: float, digits: int = 3) -> str:
-    """`value` with about three significant digits and never an exponent."""
+def decimal_text(value: float, digits: int = 3, like: float | None = None) -> str:
+    """`value` with about three significant digits and never an exponent, or with as many decimals as `like` has."""
     if not math.isfinite(value):
         return MISSING
-    magnitude = math.floor(math.log10(abs(value))) if value else 0
+    leading = value if like is None else like
+    magnitude = math.floor(math.log10(abs(leading))) if leading else 0
     return f"{value:,.{max(0, digits - 1 - magnitude)}f}"
 
 
@@ -32,6 +33,16 @@ def percent_text(value: float, std: float = math.nan) -> str:
         return MISSING
     spread = f"{NBSP}±{NBSP}{100 * std:.1f}" if math.isfinite(std) else ""
     return f"{100 * value:.1f}{spread}{NBSP}%"
+
+
+def mean_count_text(value: float) -> str:
+    """A mean of whole numbers: one digit after the point, unless that is a zero."""
+    return f"{value:.1f}".removesuffix(".0") if math.isfinite(value) else MISSING
+
+
+def spread_text(mean: float, std: float, text: Callable[[float], str]) -> str:
+    """A mean, with its standard deviation if that is finite."""
+    return f"{text(mean)}{NBSP}±{NBSP}{text(std)}" if math.isfinite(mean) and math.isfinite(std) else text(mean)
 
 
 def count_text(number: float, noun: str) -> str:

@@ -16,6 +16,7 @@ import pandas as pd
 from torch import nn
 from torch.utils.data import Dataset
 
+from undrift.algorithms import Centralised
 from undrift.algorithms.text import Written
 from undrift.core import check
 from undrift.core.check import nearest
@@ -23,10 +24,13 @@ from undrift.core.log import notice, warning
 from undrift.data import FederatedData
 from undrift.data.federated import Clients
 from undrift.methods.algorithm import Algorithm
-from undrift.reporting import notebook, report
+from undrift.reporting import export, notebook, report
 from undrift.reporting.facts import names_of
-from undrift.reporting.figures import summarise
+from undrift.reporting.figures import LAST_K, apart, summarise
 from undrift.reporting.record import Record, history_frame
+from undrift.reporting.table import Column
+from undrift.reporting.table import columns as table_columns
+from undrift.reporting.targets import Targets, check_targets, has_relative
 from undrift.reporting.task import by_task
 from undrift.simulation.arguments import Objects
 from undrift.simulation.callbacks import Callback, CallbackLike, as_callbacks
@@ -41,7 +45,7 @@ from undrift.simulation.round import can_train_together, capacity
 from undrift.simulation.run import Run
 from undrift.simulation.setup import Experiment, Setup
 from undrift.simulation.simulate import reopen, start
-from undrift.storage import predictions
+from undrift.storage import files, predictions
 from undrift.storage.comparison import read_order, write_order
 from undrift.storage.directory import RunDirectory
 from undrift.storage.files import DamageError
@@ -53,25 +57,62 @@ if TYPE_CHECKING:
 class Comparison:
     """Finished runs side by side."""
 
-    def __init__(self, records: Sequence[Record], target: float | None = None) -> None:
-        self.records, self.target = list(records), target
+    def __init__(self, records: Sequence[Record], targets: Targets = None, last_k: int | None = None) -> None:
+        self.records, self.references = apart(records)
+        check_measures(targets, last_k, centralised=bool(self.references))
+        self.targets, self.last_k = targets, last_k
+
+    @property
+    def everything(self) -> list[Record]:
+        """The records of all runs, references last."""
+        return [*self.records, *self.references]
 
     def table(self) -> pd.DataFrame:
         """A row per algorithm; with a column `task` first where runs are of several tasks.
 
-        Figures are means over the seeds that did not fail (`averaged` of `runs`); those that `diverged`, or whose
-        training loss `exploded`, are counted.
+        Figures are means over the seeds that did not fail (`averaged` of `runs`), with their standard deviations in
+        columns that end in ``_std``; seeds that `diverged`, or whose training loss `exploded`, are counted. All columns
+        are explained on the page of results. A row of a `reference` is no part of the comparison.
         """
-        tasks = by_task(self.records)
-        tables = [summarise(task, self.target) for task in tasks]
+        tasks = by_task(self.everything)
+        tables = [summarise(task, self.targets, self.last_k or LAST_K) for task in tasks]
         if len(tasks) == 1:
             return tables[0]
         named = [table.assign(task=name) for table, name in zip(tables, names_of(tasks), strict=True)]
         return pd.concat(named, ignore_index=True).set_index("task").reset_index()
 
+    def to_csv(self, path: str | Path) -> Path:
+        """Write `table()` to a file, with all digits."""
+        path = check.path("path", path)
+        files.replace(path, self.table().to_csv(index=False).encode())
+        return path
+
+    def to_markdown(self, columns: Sequence[str] | None = None) -> str:
+        """The table as Markdown, rounded, the best values in bold as in the text on a terminal.
+
+        `columns` chooses some by name: seeds, accuracy, best_accuracy, best_round, last_k, loss, rounds, speed_up,
+        bytes, traffic, time, lr, server_lr, weighting, or a metric. Several tasks make several tables.
+        """
+        return self._exported(export.markdown, columns, "**{}**\n\n")
+
+    def to_latex(self, columns: Sequence[str] | None = None) -> str:
+        """The same in LaTeX: a `tabular` for each task, for a document that uses the package `booktabs`."""
+        return self._exported(export.latex, columns, "% {}\n")
+
+    def _exported(
+        self,
+        written: Callable[[Sequence[Column]], str],
+        columns: Sequence[str] | None,
+        title: str,
+    ) -> str:
+        tasks = by_task(self.everything)
+        titles = [title.format(name) for name in names_of(tasks)] if len(tasks) > 1 else [""]
+        tables = [written(table_columns(task, self.targets, self.last_k, columns)) for task in tasks]
+        return "\n".join(title + table for title, table in zip(titles, tables, strict=True))
+
     def curves(self) -> pd.DataFrame:
-        """A row per algorithm, seed and round."""
-        frames = [r.history.assign(label=r.label, seed=r.seed) for r in self.records]
+        """A row per algorithm, seed and round; of references, per epoch."""
+        frames = [r.history.assign(label=r.label, seed=r.seed) for r in self.everything]
         joined = pd.concat(frames, ignore_index=True)
         return joined[["label", "seed", *(c for c in joined.columns if c not in ("label", "seed"))]]
 
@@ -80,21 +121,23 @@ class Comparison:
 
         By default the accuracy. Returns matplotlib's axes, new ones unless some are given.
         """
-        return notebook.draw(self.records, column, axes)
+        return notebook.draw(self.everything, column, axes)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return notebook.html_table(self.records, self.target)
+        return notebook.html_table(self.everything, self.targets, self.last_k)
 
     def report(self, path: str | Path, title: str = "") -> Path:
         """One self-contained HTML file; runs of different tasks are shown apart."""
-        return report.write(path, self.records, title, self.target)
+        return report.write(path, self.everything, title, self.targets, self.last_k)
 
     @classmethod
-    def from_directories(cls, paths: Iterable[str | Path]) -> Comparison:
+    def from_directories(
+        cls, paths: Iterable[str | Path], targets: Targets = None, last_k: int | None = None
+    ) -> Comparison:
         """From run directories, or directories that hold some, in the order in which they were compared.
 
-        Runs of one label and task are told apart by their directories.
+        Runs of one label and task are told apart by their directories. `targets` and `last_k` are those of `compare`.
         """
         found: list[_Stored] = []
         for path in map(Path, paths):
@@ -105,8 +148,22 @@ class Comparison:
             orders = {folder: read_order(folder) for folder in dict.fromkeys(each.folder for each in stored)}
             found += sorted(_with_predictions(stored), key=lambda each: each.position(orders))
         records = _told_apart(found)
-        targets = {record.config["options"].get("target") for record in records}
-        return cls(records, targets.pop() if len(targets) == 1 else None)
+        if targets is None:  # that runs were stopped at, if all were at the same
+            stops = {record.config["options"].get("target") for record in records if not record.reference}
+            targets = stops.pop() if len(stops) == 1 else None
+        return cls(records, targets, last_k)
+
+
+def check_measures(targets: Any, last_k: Any, *, centralised: bool) -> None:
+    """Refuses what a comparison cannot be measured by."""
+    check_targets(targets)
+    if has_relative(targets) and not centralised:
+        raise ValueError(
+            f"targets={check.shown(targets)} has a share of the centralised accuracy, which is not there; "
+            "compare with centralised=True (--centralised), or give accuracies between 0 and 1"
+        )
+    if last_k is not None:
+        check.integer("last_k", last_k, 1)
 
 
 class _Stored(NamedTuple):
@@ -182,6 +239,9 @@ def compare(
     seeds: int | Sequence[int] = 1,
     *,
     lr: float | Sequence[float] | Auto = AUTO,
+    targets: Targets = None,
+    last_k: int | None = None,
+    centralised: bool | str = False,
     callbacks: Iterable[CallbackLike] = (),
     out: str | Path | None = None,
     **options: Any,
@@ -196,8 +256,22 @@ def compare(
     that was interrupted and is repeated gives the same bits as one that was not; of a module the architecture is
     checked, and its initial weights come from `out`. A run that diverges is recorded, and the others are trained all
     the same.
+
+    The table counts the rounds and bytes to each of `targets`, which end no run (`target` does): accuracies such as
+    0.6, or shares of the centralised accuracy such as ``"90%"``. By default that is the final accuracy of the first
+    algorithm. `last_k` is how many rounds the mean at the end is over: 100, or all of a shorter run.
+
+    With `centralised`, the pooled samples are trained on as well, as a reference: with the settings of the others and
+    as many epochs as their clients take in all, momentum kept across epochs. ``"centralised(epochs=150, lr=0.1,
+    momentum=0.9, lr_decay=cosine)"`` has settings of its own.
     """
+    reference = _reference(centralised)
+    check_measures(targets, last_k, centralised=reference is not None)
     labelled, chosen, watching = _labelled(algorithms), _seeds(seeds), as_callbacks(callbacks)
+    if reference is not None:
+        if (name := Centralised.__name__) in labelled:
+            raise ValueError(f"centralised adds a run {name!r}, which is the label of another")
+        labelled |= {name: reference}
     rates = _rates(lr)
     if out is not None:
         out = check.path("out", out)
@@ -230,7 +304,7 @@ def compare(
     # What all have, unless their text says otherwise.
     common = resolved(first[0], first[1].algorithm, rates[0], chosen[0])
     notice(common.notice)
-    with overall_bar(f"{count} runs", count * common.options.rounds):
+    with overall_bar(f"{count} runs", sum(run.options.rounds for runs in each.values() for run in runs)):
         for label, runs_of_label in each.items():
             planned[label] = []
             for place, run in zip(places[label], runs_of_label, strict=True):
@@ -240,8 +314,11 @@ def compare(
                     experiment = with_engine(prepare(_begun(run.objects, begun, place.home), place.options, like))
                 if place.group and place.stored is None:
                     experiment = replace(experiment, engine_reason="as the runs it was to train with")
-                shared.setdefault(seed, experiment)
+                if not experiment.algorithm.pooled:
+                    shared.setdefault(seed, experiment)
                 planned[label].append(_Planned(place, experiment))
+                if targets is not None and experiment.test is None:
+                    raise ValueError(f"targets={check.shown(targets)} need a test set; give test=(x, y)")
         order = list(dict.fromkeys(plan.place.label for runs in planned.values() for plan in runs))
         new = [plan for runs in planned.values() for plan in runs if plan.place.stored is None]
         said = dict.fromkeys(f"{p.place.label}: {text}" for p in new for text in instabilities(p.experiment))
@@ -252,7 +329,8 @@ def compare(
         for runs in planned.values():
             for group in _groups(runs):
                 records += _finished(group, watching, None if records else order, out)
-    return Comparison(sorted(records, key=lambda r: (order.index(r.label), r.seed)), common.options.target)
+    ordered = sorted(records, key=lambda r: (order.index(r.label), r.seed))
+    return Comparison(ordered, common.options.target if targets is None else targets, last_k)
 
 
 def _places(names: Sequence[str], each: Sequence[Options], folders: Mapping[str, Path] | None) -> list[_Place]:
@@ -436,6 +514,21 @@ def _labelled(algorithms: Any) -> dict[str, Written]:
         if any("\ud800" <= letter <= "\udfff" for letter in label):  # bytes of a command line that are no UTF-8
             raise ValueError(f"the label of an algorithm must be a text in UTF-8, got {check.shown(label)}")
     return {label: find_algorithm(a) for label, a in given.items()}
+
+
+def _reference(centralised: Any) -> Written | None:
+    """The run on the pooled data that was asked for: by True, or written with its settings."""
+    if centralised is False or centralised is None:
+        return None
+    if centralised is not True and not isinstance(centralised, str):
+        raise TypeError(
+            "centralised must be True or written as 'centralised(epochs=150, momentum=0.9)', "
+            f"got {check.shown(centralised)}"
+        )
+    found = find_algorithm(Centralised() if centralised is True else centralised)
+    if not found.algorithm.pooled:
+        raise ValueError(f"centralised is written 'centralised(epochs=150, ...)', got {check.shown(centralised)}")
+    return found
 
 
 def _seeds(seeds: Any) -> list[int]:

@@ -11,13 +11,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from undrift.algorithms import Centralised
 from undrift.data import FederatedData, default_settings
 from undrift.data import available as data_sets
 from undrift.models import FEATURES
 from undrift.models import available as models
+from undrift.reporting.wording import count_text
 from undrift.simulation import cohort
 from undrift.simulation.arguments import Objects
 from undrift.simulation.options import AUTO, Options, declared
+from undrift.simulation.pooled import pooled_objects, pooled_options
 from undrift.simulation.prepare import find_algorithm
 
 EVERYONE = 10  # clients up to which, by default, all take part in every round
@@ -65,13 +68,18 @@ def resolve_defaults(objects: Objects, options: Options, data: FederatedData) ->
             f"; lr={found['lr']:g}: {rate:g} times the mean number of a client's samples, by which {name} divides it"
         )
     resolved = replace(options, **found)
+    label = written.label if written.settings else None
+    if isinstance(written.algorithm, Centralised):
+        pooled = pooled_options(resolved, data, written.algorithm.epochs)
+        text = f"the samples of all {len(data)} clients in one place, {count_text(pooled.rounds, 'epoch')}"
+        given = pooled_objects(replace(objects, algorithm=written.algorithm, data=data, **parts))
+        return Resolved(given, pooled, label, text)
     text = cohort.participation(resolved, len(data))
     if "cohort" in found and found["cohort"] is not None:
         text += " (cohort=1.0 for all)"
     if taken:
         text = f"{data.name}: {_listed(taken)}, the data set's own settings; {text}"
     text += divided + stepped
-    label = written.label if written.settings else None
     return Resolved(replace(objects, algorithm=written.algorithm, data=data, **parts), resolved, label, text)
 
 

@@ -22,7 +22,7 @@ from undrift.methods.options import default_of
 from undrift.methods.plugin import Plugin
 from undrift.plugins import available as available_plugins
 from undrift.simulation.arguments import Objects
-from undrift.simulation.options import Options
+from undrift.simulation.options import COSINE, Options
 from undrift.storage import fingerprint, initial
 from undrift.storage.directory import RunDirectory
 from undrift.storage.files import DamageError
@@ -89,7 +89,7 @@ def read_options(directory: RunDirectory) -> Options:
         raise ValueError(f"{directory.path} has options that this version cannot use: {error}") from None
     if options.weighting is not None:
         return options
-    kind = algorithms.available().get(str(_name_of_algorithm(directory)))  # version 0.1 stored None for its paper's
+    kind = algorithms.known().get(str(_name_of_algorithm(directory)))  # version 0.1 stored None for its paper's
     return options if kind is None else replace(options, weighting=kind.weighting)
 
 
@@ -106,7 +106,17 @@ def same_options(directory: RunDirectory, options: Options) -> Options:
         if key not in ("rounds", "engine", "device") and value != given[key]:
             home = directory.path
             raise ValueError(f"{home} was begun with {key}={value!r}, not {given[key]!r}; choose another directory")
-    return replace(stored, rounds=options.rounds)
+    return with_rounds(directory, stored, options.rounds)
+
+
+def with_rounds(directory: RunDirectory, stored: Options, rounds: int) -> Options:
+    """The options of a stored run that is to have so many rounds."""
+    if stored.lr_decay == COSINE and rounds != stored.rounds:
+        raise ValueError(
+            f"{directory.path} was begun for {stored.rounds} rounds, over which its rate decays, not for {rounds}; "
+            "choose another directory"
+        )
+    return replace(stored, rounds=rounds)
 
 
 def restore(directory: RunDirectory, given: Mapping[str, Any]) -> Objects:
@@ -191,7 +201,7 @@ def _equal(part: str, before: Any, now: Any) -> bool:
 
 def _later_options(now: Description) -> dict[str, Any]:
     """What an option stands for that did not exist when a run was begun: its default."""
-    kind = algorithms.available().get(now["name"])
+    kind = algorithms.known().get(now["name"])
     every = () if kind is None else fields(kind)
     return {option.name: _plain(default_of(option)) for option in every if option.name in now["options"]}
 

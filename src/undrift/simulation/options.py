@@ -109,6 +109,23 @@ def engine() -> Kind:
     return text(names)._replace(check=check_value)
 
 
+COSINE = "cosine"
+
+
+def decay() -> Kind:
+    """A factor, or the name of a curve."""
+    factor = number(0, 1, open_low=True)
+
+    def check_value(name: str, value: Any) -> None:
+        if isinstance(value, str) and value != COSINE:
+            raise ValueError(f'{name} must be a number or "{COSINE}", got {check.shown(value)}')
+        if not isinstance(value, str):
+            factor.check(name, value)
+
+    words = f'{factor.values()}, or "{COSINE}"'
+    return Kind(f'a number or "{COSINE}"', (int, float, str), check_value, lambda: words)
+
+
 def registry(module: str, attribute: str) -> Callable[[], Sequence[str]]:
     """The names in a registry of undrift, which is imported when they are asked for."""
 
@@ -268,8 +285,11 @@ class Options:
         number(0, open_low=True),
         section="local",
     )
-    lr_decay: float = option(
-        1.0, "factor on the local learning rate after every round", number(0, 1, open_low=True), section="local"
+    lr_decay: float | str = option(
+        1.0,
+        'factor on the local learning rate after every round, or "cosine": from the rate down to 0 over all rounds',
+        decay(),
+        section="local",
     )
     buffers: str = option(
         "averaged",
@@ -316,7 +336,11 @@ class Options:
 
     def rate(self, round: int) -> float:
         """The local learning rate of a round; it decays no further than to what single precision can hold."""
-        return max(self.lr * self.lr_decay ** (round - 1), check.SMALLEST)
+        if isinstance(self.lr_decay, str):
+            factor = (1 + math.cos(math.pi * (round - 1) / self.rounds)) / 2
+        else:
+            factor = self.lr_decay ** (round - 1)
+        return max(self.lr * factor, check.SMALLEST)
 
 
 _LONGEST = 1 << 20  # a sequence that is computed, such as a range, may have any length

@@ -69,6 +69,9 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None) -> Se
     objects = replace(objects, plugins=plugins, compress=compress)
     chosen = metrics.find(objects.metrics, reserved=RESERVED_NAMES)
     problem = _shared(objects, options, like) or _problem(objects, options, like)
+    federation = problem.data
+    if algorithm.pooled:
+        problem = _pooled(problem)
     data, learner = problem.data, problem.learner
     if options.target is not None and problem.test is None:
         raise ValueError(f"target={options.target} needs a test set; give test=(x, y)")
@@ -115,7 +118,7 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None) -> Se
         observer=observer,
         precision=find_precision(options.precision, learner.device, learner.dtype),
         weighting=weighting,
-        description=describe(objects, algorithm, data, None if objects.test is None else problem.test),
+        description=describe(objects, algorithm, federation, None if objects.test is None else problem.test),
     )
 
 
@@ -224,6 +227,13 @@ def _problem(objects: Objects, options: Options, like: Setup | None) -> _Problem
         table=_table(data, device, like),
         augment=augment,
     )
+
+
+def _pooled(problem: _Problem) -> _Problem:
+    """The same samples as those of one client."""
+    data, table = problem.data.pooled(), problem.table
+    rows, offsets, sizes = (torch.from_numpy(part).to(table.x.device) for part in (data.rows, data.offsets, data.sizes))
+    return problem._replace(data=data, table=table._replace(rows=rows, offsets=offsets, sizes=sizes))
 
 
 def _refuse_float64(module: nn.Module, options: Options, data: FederatedData, test: Samples | None) -> None:

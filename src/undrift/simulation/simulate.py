@@ -34,6 +34,7 @@ from undrift.simulation.describe import (
     read_options,
     restore,
     same_options,
+    with_rounds,
 )
 from undrift.simulation.loop import train
 from undrift.simulation.options import AUTO
@@ -121,7 +122,7 @@ def resume(
     }
     with directory.writing():
         stored = read_options(directory)
-        options = stored if rounds is None else replace(stored, rounds=rounds)
+        options = stored if rounds is None else with_rounds(directory, stored, rounds)
         run = reopen(with_engine(prepare(restore(directory, given), options)), directory)
         run.ended = False
         if run.rounds < options.rounds and len(run.config.get("group", ())) > 1:
