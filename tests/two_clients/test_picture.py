@@ -71,7 +71,7 @@ def test_nothing_overlaps(count: int) -> None:
     assert len(set(places)) == count
     assert all(x + layout.panel[0] <= layout.width - layout.margin for x, _ in places)
     assert all(entry.x + entry.width <= layout.width for entry in layout.legend)
-    assert layout.legend[-1].y < places[0][1] - 24
+    assert layout.legend[-1].y < places[0][1] - 40
 
 
 def test_picture_of_the_documentation(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ WIDTH, HEIGHT = 320, 284  # of the part of the plane that a panel shows
 _LEFT, _BOTTOM, _ACROSS = -3.15, -2.65, 6.3  # the same in the plane
 SCALE = WIDTH / _ACROSS
 # Half-axes of contours, where the loss is of mean steepness.
-_RINGS = (0.3, 0.65, 1.05, 1.5, 2.0, 2.55, 3.15, 3.8, 4.5)
+_RINGS = (0.3, 0.65, 1.05, 1.5, 2.0, 2.55, 3.15, 3.8, 4.5, 5.3)
 _CLIENT_RINGS = (0.4, 0.9)
 STRIP = 34  # height of the chart of distances
 
@@ -55,10 +55,16 @@ class Panel:
         return self.paths.label
 
     @property
+    def captions(self) -> list[str]:
+        """What is said at the start, after every round and, where it diverged, in the end."""
+        when = ["at the start", *(f"after {rounds_text(number)}" for number in range(1, self.paths.rounds + 1))]
+        far = [f"{each:.2f}" if each < 1000 else f"{each:.1e}" for each in self.paths.distances.tolist()]
+        texts = [f"{distance} from the optimum {time}" for distance, time in zip(far, when, strict=True)]
+        return [*texts, f"diverges in round {self.paths.rounds + 1}"] if self.paths.diverged else texts
+
+    @property
     def caption(self) -> str:
-        if self.paths.diverged:
-            return f"diverges in round {self.paths.rounds + 1}"
-        return f"{self.paths.distances[-1]:.2f} from the optimum after {rounds_text(self.paths.rounds)}"
+        return self.captions[-1]
 
     @property
     def mean_contours(self) -> list[Ellipse]:
@@ -138,9 +144,9 @@ class Layout:
     @property
     def places(self) -> list[tuple[int, int]]:
         """The upper left corners of the panels."""
-        row = self.strip_top + STRIP + 56
+        top, row = self.legend[-1].y + 60, self.strip_top + STRIP + 72
         return [
-            (self.margin + number % self.columns * (WIDTH + self.gap), 148 + number // self.columns * row)
+            (self.margin + number % self.columns * (WIDTH + self.gap), top + number // self.columns * row)
             for number in range(self.count)
         ]
 

@@ -26,8 +26,8 @@ function walked(line, length) {
 }
 
 class Panel {
-  constructor(figure, { server, clients, distances, diverged }) {
-    Object.assign(this, { server, clients, distances, diverged });
+  constructor(figure, { server, clients, captions, diverged }) {
+    Object.assign(this, { server, clients, captions, diverged });
     this.plane = figure.querySelector(".plane");
     this.caption = figure.querySelector(".distance-now");
     this.lines = [...this.plane.querySelectorAll(".local")].map(group => [...group.children]);
@@ -66,9 +66,8 @@ class Panel {
       pull.style.display = moved > 0 ? "" : "none";
     });
     put(this.mark, moving ? between(this.strip[done], this.strip[done + 1], moved) : this.strip[done]);
-    this.caption.textContent = this.diverged && done === last && time >= last * round + (last < rounds ? 1 : 0)
-      ? `diverges in round ${last + 1}`
-      : `${this.distances[done].toFixed(2)} from the optimum ${done === 0 ? "at the start" : `after ${done} round${done > 1 ? "s" : ""}`}`;
+    const over = this.diverged && time > last * round || time === end;
+    this.caption.textContent = over ? this.captions.at(-1) : this.captions[done];
   }
 }
 
@@ -81,7 +80,7 @@ function moveTo(time) {
   const number = Math.min(rounds, Math.floor(now / round) + 1), local = now - (number - 1) * round;
   const where = now === 0 ? ["start", ""]
     : now === end ? ["end", `after ${rounds} round${rounds > 1 ? "s" : ""}`]
-    : [`round ${number}`, local === 0 ? "begins" : local <= steps ? `local step ${Math.ceil(local)} of ${steps}` : "the server takes the mean"];
+    : [`round ${number}`, local === 0 ? "begins" : local <= steps ? `local step ${Math.ceil(local)} of ${steps}` : "the server moves"];
   output.replaceChildren(Object.assign(document.createElement("b"), { textContent: where[0] }), where[1] && ` · ${where[1]}`);
   slider.setAttribute("aria-valuetext", where.filter(Boolean).join(", "));
   panels.forEach(panel => panel.show(now));

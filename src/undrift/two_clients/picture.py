@@ -86,7 +86,7 @@ def _data(panels: Sequence[Panel]) -> dict[str, Any]:
             {
                 "server": panel.server.tolist(),
                 "clients": panel.clients.tolist(),
-                "distances": panel.paths.distances.round(4).tolist(),
+                "captions": panel.captions,
                 "diverged": panel.paths.diverged,
             }
             for panel in panels
