@@ -75,7 +75,7 @@ def test_a_choice_for_five_sites(tmp_path: Path) -> None:
     run = ud.simulate(chosen, network(), data, rounds=15, lr=0.1, out=tmp_path / "run")
     assert list(run.clients.index) == list(facts)
     assert run.clients["accuracy"].between(0.5, 1).all()
-    assert run.client_summary["worst_tenth"] <= run.client_summary["mean"]
+    assert run.fairness["worst_tenth"] <= run.fairness["mean"]
     # Later, a fresh network of the same architecture continues.
     longer = ud.resume(tmp_path / "run", 20, model=network(), data=data)
     assert longer.rounds == 20

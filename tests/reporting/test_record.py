@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from undrift.client.metrics import METRICS
+from undrift.client.metrics import METRICS, find
 from undrift.reporting.record import COLUMNS, NAMED_METRICS, HistoryColumn, column, history_frame
 
 ROW: dict[str, Any] = {
@@ -62,7 +62,10 @@ def test_every_meaning_is_a_sentence() -> None:
 
 
 def test_every_named_metric_says_how_it_is_shown() -> None:
-    assert set(NAMED_METRICS) == set(METRICS)
+    columns = set(find(list(METRICS)).columns)
+    assert columns == set(NAMED_METRICS)
+    assert column("accuracy_class_3").percent
+    assert column("accuracy_class_3").chart is None  # there may be many
 
 
 def test_a_history_recorded_before_a_column_existed() -> None:

@@ -56,12 +56,15 @@ def test_every_token_counts() -> None:
 def test_summary() -> None:
     run = ud.simulate("fedavg", "softmax", "digits", rounds=2, cohort=8, lr=0.1)
     accuracies = np.sort(run.clients["accuracy"])
-    assert run.client_summary == pytest.approx(
+    found = run.fairness
+    assert {name: found[name] for name in ("clients", "mean", "std", "worst", "worst_tenth", "best")} == pytest.approx(
         {
             "clients": 40,
             "mean": accuracies.mean(),
             "std": accuracies.std(),
+            "worst": accuracies[0],
             "worst_tenth": accuracies[:4].mean(),
+            "best": accuracies[-1],
         }
     )
 
@@ -69,8 +72,8 @@ def test_summary() -> None:
 def test_without_test_samples() -> None:
     run = ud.simulate("fedavg", mlp(), classified(), **SETTINGS)
     assert run.clients["accuracy"].isna().all()
-    assert run.client_summary["clients"] == 0
-    assert math.isnan(run.client_summary["mean"])
+    assert run.fairness["clients"] == 0
+    assert math.isnan(run.fairness["mean"])
 
 
 def test_nothing_is_computed_unless_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -81,7 +84,7 @@ def test_nothing_is_computed_unless_asked_for(monkeypatch: pytest.MonkeyPatch, t
     run = ud.simulate("fedavg", mlp(), classified(), test=TEST, out=tmp_path / "run", **SETTINGS)
     run._repr_html_()
     with pytest.raises(AssertionError, match="nobody asked"):
-        run.client_summary  # noqa: B018
+        run.fairness  # noqa: B018
 
 
 def test_own_metrics_are_in_history_table_and_report(tmp_path: Path) -> None:

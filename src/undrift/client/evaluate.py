@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from undrift.client import metrics as further
+from undrift.client.classification import scores_classes
 from undrift.client.learner import Learner
 from undrift.client.metrics import Metric
 from undrift.core.tree import Nest, Tree
@@ -17,7 +18,6 @@ from undrift.core.wide import wide, widest
 from undrift.data.text import IGNORED
 from undrift.statistics.predictions import Predictions
 
-Array = np.ndarray[Any, Any]
 _BLOCK = {"cpu": 128, "cuda": 2048}  # samples evaluated together: those that stay in the cache, or fill a GPU
 STATISTICS = 2048  # likewise, where batch normalisation uses the statistics of those evaluated together
 
@@ -130,33 +130,6 @@ def figures(totals: Nest, targets: Tensor, metrics: Mapping[str, Metric]) -> dic
     return found | (further.figures(metrics, totals["outputs"], targets) if metrics else {})
 
 
-def class_averages(learner: Learner, weights: Weights, test: Samples, spread: Spread = one_by_one) -> dict[str, float]:
-    """Precision, recall and F1, averaged over classes (macro); averaged over samples (micro) all three are accuracy."""
-    outputs, y = totals(learner, weights, test, True, spread)["outputs"], test[1]
-    if not scores_classes(outputs, y):
-        return {}
-    scored = (y != IGNORED).cpu()
-    truth, guess = y.cpu()[scored].numpy(), outputs.argmax(-1).cpu()[scored].numpy()
-    return macro(truth, guess)
-
-
-def macro(truth: Array, guess: Array) -> dict[str, float]:
-    """Precision, recall and F1 of the classes that occur, truly or as a guess, as means over them."""
-    labels, numbers = np.unique(np.concatenate([truth, guess]), return_inverse=True)  # those that occur, either way
-    truth, guess = numbers[: len(truth)], numbers[len(truth) :]
-    hits, guessed, there = (np.bincount(part, minlength=len(labels)) for part in (guess[guess == truth], guess, truth))
-    return {
-        "precision": _share(hits, guessed).mean().item(),
-        "recall": _share(hits, there).mean().item(),
-        "f1": _share(2 * hits, guessed + there).mean().item(),
-    }
-
-
-def _share(part: Array, whole: Array) -> Array:
-    """Quotients, 0 where nothing is divided."""
-    return np.divide(part, whole, out=np.zeros(len(part)), where=whole > 0)
-
-
 def _blocks(learner: Learner, weights: Weights, x: Tensor) -> list[int]:
     """How many samples are evaluated together; a last one that the model refuses alone joins those before it."""
     statistics = weights.buffers is None and learner.normalises
@@ -183,9 +156,3 @@ def _refuses_one(learner: Learner, weights: Weights, x: Tensor) -> bool:
     except ValueError:
         return True
     return False
-
-
-def scores_classes(output: Tensor, target: Tensor) -> bool:
-    if target.is_floating_point() or output.is_complex():
-        return False
-    return output.ndim == target.ndim + 1 and output.shape[:-1] == target.shape

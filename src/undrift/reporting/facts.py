@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from undrift.data import default_partition, load
+from undrift.data.catalogue import CATALOGUE
 from undrift.data.split import Split
 from undrift.reporting.figures import by_label
 from undrift.reporting.record import Record
@@ -61,6 +62,16 @@ def split_of(record: Record) -> Split | None:
         return Split.of(load(**record.config["data"]))
     except (ValueError, TypeError, OSError):  # not fetched on this machine, or a recipe of another version
         return None
+
+
+def class_names(record: Record) -> tuple[str, ...]:
+    """The names of the classes of a run's data, without loading them; empty where they are numbers."""
+    recipe = recipe_of(record.config)
+    if recipe:
+        description = CATALOGUE.get(str(recipe.get("name")))
+        return description.names or () if description is not None else ()
+    split = Split.from_plain(record.config.get("split"))
+    return () if split is None else split.class_names
 
 
 def _name_parts(record: Record) -> dict[str, str]:

@@ -249,6 +249,11 @@ def _as_reference(outcome: Outcome) -> Outcome:
     return replace(outcome, reference=True, goals=goals, traffic=unknown)
 
 
+def final_of(runs: Sequence[Record], name: str) -> Figure:
+    """The last finite value of a column, over the seeds that did not fail."""
+    return _figure([_last_finite(values_of(run.history, name)) for run in _averaged(runs)])
+
+
 def values_of(history: pd.DataFrame, name: str) -> pd.Series:
     """A column of a history; NaN throughout where the run did not compute that metric."""
     return history[name] if name in history else pd.Series(math.nan, index=history.index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -66,18 +67,82 @@ COLUMNS = (
 
 TIMES = ["seconds", "evaluation_seconds"]  # what differs when a run is repeated
 
-# How metrics that are given by name are shown; other metrics get a default.
-NAMED_METRICS = {
-    "f1": HistoryColumn(
-        "f1",
+
+def _of_classes(name: str, title: str, meaning: str, *, chart: bool = True) -> HistoryColumn:
+    """A share on the test samples of which more is better."""
+    return HistoryColumn(
+        name,
         "float64",
-        "F1 score on the test samples, averaged over classes (macro).",
-        chart="Test F1 (macro)",
-        heading="Final F1",
+        f"{meaning} on the test samples.",
+        chart=f"Test {title}" if chart else None,
+        heading=f"Final {title.removesuffix(' (macro)')}",
         percent=True,
         better="higher",
-    ),
+    )
+
+
+def _of_clients(
+    figure: str, meaning: str, better: Literal["higher", "lower"], title: str = "", *, percent: bool = True
+) -> HistoryColumn:
+    """How the accuracies of clients are spread; figures without a title are shown in the report's part on clients."""
+    return HistoryColumn(
+        f"client_accuracy_{figure}",
+        "float64",
+        f"{meaning} of the model that each client would use.",
+        chart=title or None,
+        heading=title or None,
+        percent=percent,
+        better=better,
+    )
+
+
+# How metrics that are given by name are shown; other metrics get a default. What is the accuracy by another name has no
+# chart, nor have those of which there are many.
+NAMED_METRICS = {
+    each.name: each
+    for each in (
+        _of_classes("f1", "F1 (macro)", "F1 score, averaged over classes (macro),"),
+        _of_classes("precision", "precision (macro)", "Precision, averaged over classes (macro),"),
+        _of_classes("recall", "recall (macro)", "Recall, averaged over classes (macro),"),
+        _of_classes("f1_micro", "F1 (micro)", "F1 score of all classes together (micro), the accuracy,", chart=False),
+        _of_classes(
+            "precision_micro",
+            "precision (micro)",
+            "Precision of all classes together (micro), the accuracy,",
+            chart=False,
+        ),
+        _of_classes(
+            "recall_micro", "recall (micro)", "Recall of all classes together (micro), the accuracy,", chart=False
+        ),
+        _of_classes("auroc", "AUROC", "Area under the ROC curve of each class against the others, averaged over them,"),
+        HistoryColumn(
+            "calibration_error",
+            "float64",
+            "Expected calibration error on the test samples: how far confidence is from accuracy, in 15 bins.",
+            chart="Calibration error",
+            heading="Final calibration error",
+            percent=True,
+            better="lower",
+        ),
+        HistoryColumn(
+            "personal_accuracy",
+            "float64",
+            "Mean accuracy of the model that each client would use, weighted by the clients' samples.",
+            chart="Accuracy of clients' own models",
+            heading="Final personal accuracy",
+            percent=True,
+            better="higher",
+        ),
+        _of_clients("mean", "Mean accuracy over clients", "higher"),
+        _of_clients("std", "Standard deviation over clients of the accuracy", "lower"),
+        _of_clients("worst", "Accuracy at the worst client", "higher"),
+        _of_clients("worst_tenth", "Mean accuracy over the worst tenth of clients", "higher", "Worst tenth of clients"),
+        _of_clients("best", "Accuracy at the best client", "higher"),
+        _of_clients("gap", "Best minus worst client's accuracy", "lower"),
+        _of_clients("jain", "Jain's index (1: all clients equal) of the accuracies", "higher", percent=False),
+    )
 }
+_CLASS_ACCURACY = re.compile(r"accuracy_class_(\d+)")
 # Of algorithms that keep several models: "accuracy" is that of the one which most clients of the cohort prefer.
 SEVERAL_MODELS = {
     f"accuracy_{which}": HistoryColumn(
@@ -136,6 +201,7 @@ class Record(NamedTuple):
     config: dict[str, Any]
     environment: dict[str, Any]
     predictions: Predictions | None = None  # of the final model on the test samples, where they were kept
+    detail: dict[str, Any] | None = None  # of the last evaluated round, where asked for: confusion, client_accuracy
 
     @property
     def reference(self) -> bool:
@@ -165,6 +231,8 @@ def column(name: str) -> HistoryColumn:
         return known
     if is_diagnostic(name):  # of which there are many: they have a section of their own
         return HistoryColumn(name, "float64", f"The diagnostic {name}.")
+    if match := _CLASS_ACCURACY.fullmatch(name):
+        return HistoryColumn(name, "float64", f"Accuracy on the test samples of class {match[1]}.", percent=True)
     words = name.replace("_", " ")
     return HistoryColumn(
         name, "float64", f"The metric {name}.", chart=words[:1].upper() + words[1:], heading=f"Final {words}"

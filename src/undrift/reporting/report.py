@@ -17,7 +17,8 @@ from undrift.reporting.facts import Fact, data_name, facts_of, names_of, split_o
 from undrift.reporting.figures import LAST_K, Outcome, apart, by_label, outcomes_of, summarise
 from undrift.reporting.headline import headline, scope_of
 from undrift.reporting.record import Record
-from undrift.reporting.sections import Section, sections_of
+from undrift.reporting.sections import sections_of
+from undrift.reporting.sections.section import Section
 from undrift.reporting.table import Column, caption, columns_of, failure_text
 from undrift.reporting.targets import Target, Targets
 from undrift.reporting.task import by_task

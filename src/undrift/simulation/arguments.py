@@ -72,7 +72,7 @@ class Objects:
         section="run",
         none="none",
     )
-    metrics: Mapping[str, Metric] | Sequence[str] = option(
+    metrics: Mapping[str, Metric] | Sequence[str] | str = option(
         (),
         "further figures of every evaluation: names, or {name: f(outputs, targets)}",
         listed(registry("client.metrics", "METRICS")),
@@ -100,6 +100,8 @@ class Objects:
     def __post_init__(self) -> None:
         if isinstance(self.augment, str) and self.augment == "none":
             object.__setattr__(self, "augment", None)
+        if isinstance(self.metrics, str):
+            object.__setattr__(self, "metrics", tuple(name.strip() for name in self.metrics.split(",")))
 
 
 @dataclass(frozen=True)

@@ -463,7 +463,8 @@ def read_record(directory: RunDirectory) -> Record:
     config, options = directory.config, read_options(directory)
     rows = history_frame(directory.rows())
     config = config | {"options": asdict(options)}
-    return Record(config["label"], options.seed, rows, config=config, environment=directory.environment)
+    detail = directory.detail()
+    return Record(config["label"], options.seed, rows, config, directory.environment, detail=detail)
 
 
 def _with_predictions(stored: Sequence[_Stored]) -> list[_Stored]:

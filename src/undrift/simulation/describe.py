@@ -44,7 +44,7 @@ def describe(objects: Objects, algorithm: Algorithm, data: FederatedData, test: 
         "test": None if test is None else fingerprint.of_samples(test),
         "loss": _by_name(objects.loss),
         "augment": _by_name(objects.augment),
-        "metrics": {k: _by_name(f) for k, f in metrics.items()} if isinstance(metrics, Mapping) else _listed(metrics),
+        "metrics": {k: _by_name(f) for k, f in metrics.items()} if isinstance(metrics, Mapping) else list(metrics),
         "plugins": [_plain(plugin) for plugin in objects.plugins],
         "aggregate": _by_name(objects.aggregate),
         "compress": _plain(objects.compress),
@@ -53,10 +53,6 @@ def describe(objects: Objects, algorithm: Algorithm, data: FederatedData, test: 
 
 def _description(algorithm: Algorithm) -> Description:
     return {"name": algorithm.name(), "options": {k: _plain(v) for k, v in algorithm.options().items()}}
-
-
-def _listed(names: Any) -> list[str]:
-    return [names] if isinstance(names, str) else list(names)
 
 
 def _by_name(given: str | Callable[..., Any] | None) -> Any:

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from undrift.client.evaluate import (
-    STATISTICS,
-    Samples,
-    Weights,
-    class_averages,
-    evaluate,
-    figures,
-    predict,
-    scores_classes,
-    totals,
-)
+from undrift.client import metrics as further
+from undrift.client.classification import class_accuracies, confusion, scores_classes
+from undrift.client.evaluate import STATISTICS, Samples, Weights, evaluate, figures, predict, totals
+from undrift.client.fairness import Figures, fairness
+from undrift.client.metrics import CONFUSION, FAIRNESS, PER_CLASS, PERSONAL, class_column, fairness_column
 from undrift.core import tree
 from undrift.core.tree import Nest, Tree
 from undrift.data.federated import FederatedData
@@ -32,10 +26,18 @@ from undrift.simulation.round import Memory
 from undrift.simulation.setup import Experiment
 from undrift.storage.states import Ids
 
-Figures = np.ndarray[Any, np.dtype[np.float64]]
+Confusion = np.ndarray[Any, np.dtype[np.int64]]  # [true class, answer], counts of samples
 
 _TOGETHER = 32  # clients whose models are held at a time,
 _BYTES = 1 << 30  # or fewer, if they took more than this
+
+
+class Evaluation(NamedTuple):
+    """What is known of a model after a round: numbers, and what was asked for besides."""
+
+    figures: dict[str, float]  # by their columns of the history
+    confusion: Confusion | None = None
+    client_accuracies: Figures | None = None
 
 
 class Evaluator:
@@ -45,21 +47,33 @@ class Evaluator:
         self._experiment = experiment
         self._replayer = CudaGraphs() if experiment.engine.replayed else None
 
-    def __call__(self, memory: Memory) -> dict[str, float]:
+    def __call__(self, memory: Memory, ids: Ids, round: int) -> Evaluation:
+        """After a round, in which or before which the clients `ids` have taken part."""
         experiment = self._experiment
         if (test := experiment.test) is None:
-            return {}
+            return Evaluation({})
         model, buffers = model_in_use(experiment, memory)
         given: Nest = {"model": model} | ({"buffers": buffers} if buffers else {})
+        metrics = experiment.metrics
 
         def summed(given: Nest) -> tuple[Nest, None]:
             weights = Weights(given["model"], given.get("buffers"))
-            keep, spread = bool(experiment.metrics), experiment.engine.spread
-            return totals(experiment.learner, weights, test, keep, spread), None
+            return totals(experiment.learner, weights, test, metrics.need_outputs, experiment.engine.spread), None
 
         found, _ = summed(given) if self._replayer is None else self._replayer("evaluation", summed, given)
-        row = figures(found, test[1], experiment.metrics)
-        return row | self._of_all_models(memory, row["accuracy"]) if "accuracy" in row else row
+        row = figures(found, test[1], metrics.functions)
+        if "accuracy" in row:
+            row |= self._of_all_models(memory, row["accuracy"])
+        if PER_CLASS in metrics:
+            shares = class_accuracies(found["outputs"], test[1]).tolist()
+            row |= {class_column(number): share for number, share in enumerate(shares)}
+        matrix = confusion(found["outputs"], test[1]).cpu().numpy() if CONFUSION in metrics else None
+        clients = client_accuracies(experiment, memory, ids, round + 1) if metrics.need_clients else None
+        if clients is not None and FAIRNESS in metrics:
+            row |= {fairness_column(name): value for name, value in fairness(clients).items()}
+        if clients is not None and PERSONAL in metrics:
+            row[PERSONAL] = _weighted(clients, experiment.data.sizes)
+        return Evaluation(row, matrix, clients)
 
     def _of_all_models(self, memory: Memory, first: float) -> dict[str, float]:
         """The best, mean and worst accuracy, of algorithms that keep several models; `first` is the presented one's."""
@@ -85,14 +99,13 @@ def server_models(experiment: Experiment, memory: Memory) -> list[dict[str, floa
     if experiment.test is None:
         raise ValueError("evaluate needs test samples; give simulate test=(x, y)")
     private, buffers = _mean_of_clients(experiment, memory, "private"), _buffers(experiment, memory)
+    (x, y), learner, method = experiment.test, experiment.learner, experiment.method
+    averages = {name: further.FUNCTIONS[name] for name in ("precision", "recall", "f1")}
     rows = []
-    method = experiment.method
     for model in (method.presented(memory.server), *method.models(memory.server)[1:]):
-        weights = Weights(model | private, buffers)
-        given = experiment.learner, weights, experiment.test
-        spread = experiment.engine.spread
-        found = evaluate(*given, metrics=experiment.metrics, spread=spread)
-        rows.append(found | class_averages(*given, spread=spread))
+        found = totals(learner, Weights(model | private, buffers), (x, y), True, experiment.engine.spread)
+        classified = averages if scores_classes(found["outputs"], y) else {}
+        rows.append(figures(found, y, {**classified, **experiment.metrics.functions}))
     return rows
 
 
@@ -155,6 +168,12 @@ def _answers(experiment: Experiment, weights: Weights, x: Tensor, y: Tensor, row
 def _per_sample(answers: Tensor) -> Figures:
     counts: Figures = answers.reshape(len(answers), -1).sum(1).cpu().numpy()
     return counts
+
+
+def _weighted(accuracies: Figures, sizes: Ids) -> float:
+    """The mean over the clients that have an accuracy, weighted by their training samples."""
+    known = np.isfinite(accuracies)
+    return float(np.average(accuracies[known], weights=sizes[known])) if known.any() else math.nan
 
 
 def _ratio(right: Figures, scored: Figures) -> Figures:

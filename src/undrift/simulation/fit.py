@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from undrift.client.classification import scores_classes
 from undrift.client.draws import Listener, keyed
-from undrift.client.evaluate import Samples, scores_classes
+from undrift.client.evaluate import Samples
 from undrift.client.generators import Watch, kept
 from undrift.client.learner import Learner, Trial
 from undrift.client.side_effects import attributes, examine, remembering

@@ -14,8 +14,9 @@ from torch import nn
 from undrift import models
 from undrift.algorithms.text import Written, parse, parse_plugin, split
 from undrift.client import metrics
-from undrift.client.evaluate import Samples
+from undrift.client.evaluate import Samples, Weights, predict
 from undrift.client.learner import Learner
+from undrift.client.metrics import Metrics
 from undrift.client.optim import optimizer
 from undrift.client.task import MOST_STEPS
 from undrift.core import check, tree
@@ -75,6 +76,7 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None) -> Se
     data, learner = problem.data, problem.learner
     if options.target is not None and problem.test is None:
         raise ValueError(f"target={options.target} needs a test set; give test=(x, y)")
+    chosen = _fitting(chosen, problem)
     cohort.size(options, len(data))
     schedule = Schedule(options.batch_size, None if options.steps else options.epochs, options.steps)
     _check_steps(schedule, data)
@@ -127,6 +129,21 @@ def _observer(options: Options, method: Method, learner: Learner, algorithm: Alg
     if any(each.one_model for each in chosen):
         check_several_models(chosen, method, learner.parameters, type(algorithm).__name__)
     return Observer(chosen, method, learner.layout)
+
+
+def _fitting(chosen: Metrics, problem: _Problem) -> Metrics:
+    """The metrics, if model, samples and clients have what they need."""
+    if not chosen.names:
+        return chosen
+    metric, data, learner = f"metric {chosen.names[0]!r}", problem.data, problem.learner
+    if problem.test is None:
+        raise ValueError(f"{metric} needs test samples; give test=(x, y)")
+    x, y = problem.test
+    weights = Weights(learner.parameters, learner.buffers or None)
+    fitting = chosen.fitting(predict(learner, weights, x[:2]), y)
+    if chosen.need_clients and data.local_tests is None and (data.classes is None or data.y.ndim != 1):
+        raise ValueError(f"{metric} needs test samples of every client; hold some out: data.hold_out(0.2)")
+    return fitting
 
 
 def _check_steps(schedule: Schedule, data: FederatedData) -> None:

@@ -15,7 +15,9 @@ import pandas as pd
 import torch
 from torch import nn
 
+from undrift.client.classification import confusion
 from undrift.client.evaluate import MOST_BYTES, predict, predictions
+from undrift.client.fairness import Figures, fairness
 from undrift.core import tree
 from undrift.core.check import SMALLEST
 from undrift.core.log import notice, warning
@@ -31,8 +33,8 @@ from undrift.reporting.record import COLUMNS, EXPLODED, SEVERAL_MODELS, Record, 
 from undrift.reporting.wording import unit_of_traffic
 from undrift.simulation.cohort import instabilities
 from undrift.simulation.evaluation import (
+    Confusion,
     Evaluator,
-    Figures,
     class_holders,
     client_accuracies,
     model_in_use,
@@ -46,6 +48,7 @@ from undrift.statistics.predictions import Predictions
 from undrift.storage import model_file
 from undrift.storage import predictions as predictions_file
 from undrift.storage.arena import Space
+from undrift.storage.details import Detail
 from undrift.storage.directory import Found, RunDirectory
 from undrift.storage.files import DamageError
 from undrift.storage.states import ClientStates
@@ -109,7 +112,7 @@ class Run:
         self._evaluate = Evaluator(experiment)
         several = SEVERAL_MODELS if len(method.models(self._server)) > 1 else {}
         # columns of the history besides those of every run
-        self._further = (*experiment.metrics, *several, *experiment.observer.columns)
+        self._further = (*experiment.metrics.columns, *several, *experiment.observer.columns)
         self._obstacle = ""
         self._rows: list[dict[str, Any]] = []
         self._exploded = False  # and it has been said
@@ -119,6 +122,8 @@ class Run:
         self._found: Found | None = None  # what the run continues from, until the directory has been put in order
         self.ended = False  # by a callback, or because the accuracy no longer improves
         self._accuracies: tuple[int, Figures] | None = None  # of the models that clients use, after which round
+        self._confusion: tuple[int, Confusion] | None = None  # likewise, of the server's model
+        self._detail: Detail | None = None  # what the last evaluation found besides numbers
         self._predictions: tuple[int, Predictions | None] | None = None  # of the test samples, after which round
 
     # results
@@ -203,7 +208,8 @@ class Run:
     @property
     def _bare_record(self) -> Record:
         """Without the predictions, which take an evaluation where they are not known yet."""
-        return Record(self.label, self.options.seed, self.history, config=self.config, environment=self.environment)
+        known = self.label, self.options.seed, self.history, self.config, self.environment
+        return Record(*known, detail=self._detail)
 
     @property
     def predictions(self) -> Predictions | None:
@@ -240,23 +246,35 @@ class Run:
         return frame
 
     @property
-    def client_summary(self) -> dict[str, float]:
+    def fairness(self) -> dict[str, float]:
         """How the accuracies in `clients` are spread, every client counted once.
 
-        ``mean``, ``std`` (standard deviation), ``worst_tenth`` (the mean over the tenth of clients with the lowest) and
-        ``clients``, how many have one.
+        ``clients``, how many have one; ``mean``, ``std`` (standard deviation), ``worst``, ``worst_tenth`` (the mean
+        over the tenth of clients with the lowest), ``best``, ``gap`` (best minus worst) and ``jain`` (Jain's index, 1
+        where all are equal). ``metrics=["fairness"]`` makes columns of the history of them.
         """
-        known = np.sort(self._client_accuracies())
-        known = known[np.isfinite(known)]
-        if not len(known):
-            return {"clients": 0, "mean": math.nan, "std": math.nan, "worst_tenth": math.nan}
-        worst = known[: math.ceil(len(known) / 10)]
-        return {
-            "clients": len(known),
-            "mean": float(known.mean()),
-            "std": float(known.std()),
-            "worst_tenth": float(worst.mean()),
-        }
+        known = self._client_accuracies()
+        return {"clients": int(np.isfinite(known).sum())} | fairness(known)
+
+    @property
+    def confusion(self) -> pd.DataFrame:
+        """How many test samples of every class (row) the model takes for which (column), after the last round.
+
+        Classes are called by their names where these are known. ``metrics=["confusion"]`` keeps the figures of every
+        evaluated round in the run directory, in ``details.jsonl``.
+        """
+        experiment = self._experiment
+        if self._confusion is None or self._confusion[0] != self.rounds:
+            if experiment.test is None:
+                raise ValueError("confusion needs test samples; give simulate test=(x, y)")
+            (x, y), weights = experiment.test, model_in_use(experiment, self.memory)
+            with arithmetic(self.precision), threads(experiment.engine.threads):
+                outputs = predict(experiment.learner, weights, x, experiment.engine.spread)
+            self._confusion = self.rounds, confusion(outputs, y).cpu().numpy()
+        matrix = self._confusion[1]
+        known = experiment.data.class_names or ()
+        names = pd.Index(known if len(known) == len(matrix) else range(len(matrix)))
+        return pd.DataFrame(matrix, names.rename("class"), names.rename("answer"))
 
     def evaluate(self) -> pd.DataFrame:
         """All the server's models on the test samples, a row each, in the order of `models`.
@@ -359,7 +377,7 @@ class Run:
         if number % self.options.eval_every == 0 or number == self.options.rounds:
             trained = time.perf_counter()
             with mark(Part.EVALUATION):
-                row |= self._evaluate(self.memory)
+                row |= self._evaluated(number)
             row["evaluation_seconds"] = time.perf_counter() - trained
         row["seconds"] = time.perf_counter() - started
         self._watch(row)
@@ -369,6 +387,22 @@ class Run:
         """The diagnostics of a round; NaN where one is not defined, as in a file."""
         figures = zip(self._experiment.observer.columns, result.diagnostics, strict=True)
         return {name: value if math.isfinite(value) else math.nan for name, value in figures}
+
+    def _evaluated(self, number: int) -> dict[str, float]:
+        """Figures of the model after a round; what was found besides is kept."""
+        found = self._evaluate(self.memory, np.flatnonzero(self._taken_part), number)
+        detail: Detail = {}
+        if found.confusion is not None:
+            self._confusion = number, found.confusion
+            detail["confusion"] = found.confusion.tolist()
+        if found.client_accuracies is not None:
+            self._accuracies = number, found.client_accuracies
+            detail["client_accuracy"] = found.client_accuracies.tolist()
+        if detail:
+            self._detail = {"round": number} | detail
+            if self._directory is not None:
+                self._directory.append_detail(self._detail)
+        return found.figures
 
     def _watch(self, row: dict[str, Any]) -> None:
         """Say once that the training loss has exploded, which a table flags as well."""
@@ -498,6 +532,7 @@ class Run:
                 if name in memory:
                     states.scatter(part[name]["ids"].numpy(), tree.ordered_like(memory[name]["states"], states.initial))
         self._rows, self.ended = found.rows, found.checkpoint.ended
+        self._detail = found.detail
         self._exploded = any(exploded(row["train_loss"], self._rows[0]["train_loss"]) for row in self._rows)
         self._checkpoint = found.checkpoint.path
 

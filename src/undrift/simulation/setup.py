@@ -7,7 +7,7 @@ from typing import Any
 
 from undrift.client.evaluate import Samples
 from undrift.client.learner import Learner
-from undrift.client.metrics import Metric
+from undrift.client.metrics import Metrics
 from undrift.data.batches import Schedule, Table
 from undrift.data.federated import FederatedData
 from undrift.diagnostics.observer import Observer
@@ -29,7 +29,7 @@ class Setup:
     training: LocalTraining
     data: FederatedData
     test: Samples | None
-    metrics: dict[str, Metric]
+    metrics: Metrics
     observer: Observer
     precision: str
     weighting: str

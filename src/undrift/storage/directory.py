@@ -4,6 +4,7 @@
     environment.json         where it was run
     initial.safetensors      the weights that a user's own module had at the start
     rounds.jsonl             one line per round
+    details.jsonl            confusion and clients' accuracies where asked for, one line per evaluated round
     predictions.safetensors  what the final model says of the test samples
     checkpoints/000120/      the states after round 120; the last two are kept
     .lock                    held by the process that writes to the directory
@@ -25,9 +26,11 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from undrift.core.log import warning
 from undrift.protocol import State
-from undrift.storage import checkpoint, files, initial, predictions
+from undrift.storage import checkpoint, details, files, initial, predictions
 from undrift.storage.checkpoint import Checkpoint
+from undrift.storage.details import Detail
 from undrift.storage.files import DamageError
 from undrift.storage.lock import LOCK, exclusive
 
@@ -43,6 +46,7 @@ class Found(NamedTuple):
     rows: list[Row]  # up to the checkpoint
     problems: list[str]  # what is wrong with newer checkpoints, or with rows after this one
     dropped: int  # rows after the checkpoint
+    detail: Detail | None = None  # of the last evaluated round up to the checkpoint
 
 
 class RunDirectory:
@@ -95,7 +99,7 @@ class RunDirectory:
         """Remove what a run before left here, and nothing else; its configuration goes when the new one is written."""
         for _, path in reversed(self._numbered()):
             checkpoint.remove(path)
-        for path in (self._log, self.path / initial.FILE, self.path / predictions.FILE):
+        for path in (self._log, *(self.path / file for file in (initial.FILE, predictions.FILE, details.FILE))):
             path.unlink(missing_ok=True)
 
     @classmethod
@@ -156,6 +160,17 @@ class RunDirectory:
         with files.writing(self._log), self._log.open("ab") as log:
             log.write(line)
         self._written.update(line)
+
+    def append_detail(self, detail: Detail) -> None:
+        details.append(self.path, detail)
+
+    def detail(self) -> Detail | None:
+        """What the last evaluation found besides numbers; None where nothing was asked for, or it is damaged."""
+        try:
+            return details.last(self.path)
+        except DamageError as problem:
+            warning(f"{problem}; it is left out")
+            return None
 
     def rows(self) -> list[Row]:
         """All rows, for reading, also while a run writes them; raises a ValueError if one is not as it was written."""
@@ -251,7 +266,12 @@ class RunDirectory:
             except DamageError as problem:
                 problems.append(str(problem))
                 continue
-            return Found(found, rows, problems + self._tail_problems(lines), len(lines) - len(rows))
+            problems += self._tail_problems(lines)
+            try:
+                detail = details.last(self.path, found.round)
+            except DamageError as problem:
+                problems, detail = [*problems, str(problem)], None
+            return Found(found, rows, problems, len(lines) - len(rows), detail)
         if problems:
             raise ValueError(f"{problems[0]}; no checkpoint is good; remove {self._checkpoints} to start at round 1")
         return Found(None, [], self._tail_problems(lines), len(lines))
@@ -273,6 +293,7 @@ class RunDirectory:
         if not self._log.exists() or self._log.stat().st_size != len(kept):
             files.replace(self._log, kept)
         self._written = hashlib.sha256(kept)
+        details.cut(self.path, round)
 
 
 _CONFIG, _ENVIRONMENT, _CHECKPOINTS = "config.json", "environment.json", "checkpoints"

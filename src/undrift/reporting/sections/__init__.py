@@ -7,23 +7,13 @@ the kind. To add one, write its file and add a line to `SECTIONS`, in the order 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
 
 from undrift.reporting.record import Record
+from undrift.reporting.sections.classes import classes
+from undrift.reporting.sections.clients import clients
+from undrift.reporting.sections.section import Section
 
-if TYPE_CHECKING:
-    from markupsafe import Markup
-
-
-class Section(NamedTuple):
-    """What the page shows under a heading of its own."""
-
-    title: str
-    html: Markup  # escaped by whoever made it
-    note: str = ""  # how it is to be read
-
-
-SECTIONS: tuple[Callable[[Sequence[Record]], Section | None], ...] = ()
+SECTIONS: tuple[Callable[[Sequence[Record]], Section | None], ...] = (classes, clients)
 
 
 def sections_of(records: Sequence[Record]) -> list[Section]:
