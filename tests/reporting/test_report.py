@@ -229,3 +229,16 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="got none"):
         report.write(path, [])
     assert path.read_text() == "old"
+
+
+def test_settings_that_all_runs_share_are_no_columns() -> None:
+    def headings(rates: Sequence[float]) -> set[str]:
+        runs = [
+            record(label, FEDAVG, config={"options": {"lr": rate, "weighting": "samples"}})
+            for label, rate in zip("AB", rates, strict=True)
+        ]
+        assert "<dt>Learning rate</dt>" in page(runs)
+        return set(re.findall(r'data-heading="([^"]+)"', page(runs)))
+
+    assert not {"Rate", "Weights"} & headings([0.1, 0.1])
+    assert {"Rate", "Weights"} & headings([0.1, 0.2]) == {"Rate"}

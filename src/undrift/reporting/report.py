@@ -19,7 +19,7 @@ from undrift.reporting.headline import headline, scope_of
 from undrift.reporting.record import Record
 from undrift.reporting.sections import sections_of
 from undrift.reporting.sections.section import Section
-from undrift.reporting.table import Column, caption, columns_of, failure_text
+from undrift.reporting.table import SETTINGS, Column, caption, columns_of, failure_text
 from undrift.reporting.targets import Target, Targets
 from undrift.reporting.task import by_task
 from undrift.reporting.wording import MISSING, NBSP, count_text, number_text, percent_text
@@ -197,7 +197,7 @@ def _summary(outcomes: Sequence[Outcome], targets: Sequence[Target], last_k: int
         caption=caption(outcomes, targets, last_k),
         heading="Method",
         names=_names(outcomes),
-        columns=columns_of(outcomes, targets, last_k),
+        columns=_without_facts(columns_of(outcomes, targets, last_k)),
     )
 
 
@@ -215,8 +215,13 @@ def _every_run(records: Sequence[Record], targets: Sequence[Target], last_k: int
         caption="Each seed on its own.",
         heading="Run",
         names=_names(outcomes),
-        columns=[column for column in table if column.name != "speed_up"],  # which is over a method
+        columns=[column for column in _without_facts(table) if column.name != "speed_up"],  # which is over a method
     )
+
+
+def _without_facts(table: Sequence[Column]) -> list[Column]:
+    """Without settings that are the same everywhere: the facts above the table have them."""
+    return [column for column in table if column.name not in SETTINGS or len({*column.cells} - {MISSING}) > 1]
 
 
 def _names(outcomes: Iterable[Outcome]) -> list[_Name]:
