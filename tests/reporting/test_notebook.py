@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -69,3 +70,36 @@ def test_a_run_without_test_samples() -> None:
     assert run.plot().get_ylabel() == "Training loss"
     page = run._repr_html_()
     assert page.startswith("<p>Run(FedAvg(), 2 rounds)</p><table>")
+
+
+def test_against_bytes_and_seconds() -> None:
+    comparison = ud.Comparison([*A, B])
+    by_bytes: Any = comparison.plot(against="bytes")
+    assert by_bytes.get_lines()[0].get_xdata() == pytest.approx([150, 300])
+    assert by_bytes.get_xlabel() == "Traffic, down and up (B)"
+    by_seconds: Any = comparison.plot(against="seconds")
+    assert by_seconds.get_lines()[0].get_xdata() == pytest.approx([0.4, 0.8])  # without evaluation
+    with pytest.raises(ValueError, match=r"against must be one of .*, got 'byte'"):
+        comparison.plot(against="byte")
+
+
+def test_a_reference_is_a_line_where_it_ended() -> None:
+    central = {"algorithm": {"name": "centralised"}}
+    ends = [record("Centralised", [0.5, end], seed=seed, config=central) for seed, end in enumerate((0.8, 0.9))]
+    axes = drawn([*A, *ends])
+    assert [line.get_label() for line in axes.get_lines()] == ["<A>", "Centralised"]
+    assert axes.get_lines()[1].get_ydata() == pytest.approx([85, 85])
+
+
+def test_figures_as_files(tmp_path: Path) -> None:
+    comparison = ud.Comparison([*A, B])
+    written = comparison.figures(tmp_path / "new", formats=["svg", "pdf"])
+    kinds = [f"accuracy-{against}.{kind}" for against in ("rounds", "bytes", "seconds") for kind in ("svg", "pdf")]
+    assert [path.name for path in written] == kinds
+    first = [path.read_bytes() for path in written]
+    assert first[0].startswith(b"<?xml")
+    assert first[1].startswith(b"%PDF")
+    assert [path.read_bytes() for path in comparison.figures(tmp_path / "new", formats=["svg"])] == first[::2]
+    with pytest.raises(ValueError, match="got 'gif'"):
+        comparison.figures(tmp_path / "other", formats=["gif"])
+    assert not (tmp_path / "other").exists()

@@ -151,7 +151,7 @@ class TestPage:
             {
                 "round": [1, 3],
                 "traffic": [150, 450],
-                "elapsed": [0.5, 1.5],
+                "elapsed": [0.4, 1.2],
                 "y": [0.55, 0.8],
                 "low": [0.5, 0.7],
                 "high": [0.6, 0.9],

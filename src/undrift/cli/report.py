@@ -17,6 +17,7 @@ from undrift.cli.results import TableFormat, comparison_figures, listed, print_c
 def register(app: typer.Typer) -> None:
     epilog = examples(
         "undrift report runs/fedavg-digits-1 runs/fedhbm-digits-1 -o both.html",
+        "undrift report runs/compare-digits-1 --figures figures",
         "undrift report runs/compare-digits-1 --targets 0.8,0.9 --format latex > table.tex",
     )
     app.command(epilog=epilog)(report)
@@ -26,6 +27,10 @@ def report(
     directories: Annotated[list[Path], typer.Argument(metavar="DIR...", hidden=True)],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE.html", help="The page [dim](DIR/report.html)[/].")
+    ] = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Save the curves there, over rounds, bytes, seconds: SVG, PDF, PNG."),
     ] = None,
     targets: Targets = None,
     last: Last = None,
@@ -52,6 +57,8 @@ def report(
     page = None
     if output is not None or printed.name is None:
         page = comparison.report(output or home / "report.html")
+    if figures is not None:
+        comparison.figures(figures)
     if printed.name == "json":
         print_json(comparison_figures(comparison) | ({} if page is None else {"report": str(page)}))
         return
@@ -64,4 +71,4 @@ def report(
             print_markup(f"[bold]{escape(name)}[/]")
         print_markup(escape(headline(task, comparison.targets)))
     assert page is not None, "a page is made where no table is asked for"
-    print_paths(report=page)
+    print_paths(report=page, **({} if figures is None else {"figures": figures}))

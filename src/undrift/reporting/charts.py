@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -32,27 +32,42 @@ def chart_data(records: Sequence[Record], targets: Sequence[Target] = ()) -> dic
     references = [outcome for outcome in outcomes if outcome.reference]
     records, _ = apart(records)
     groups = by_label(records)
-    totals = pd.DataFrame([_cost(record).iloc[-1] for record in records])
-    traffic_size, traffic_unit = unit_of_traffic(totals["traffic"])
-    time_size, time_unit = unit_of_time(totals["elapsed"])
-    scales = {"round": 1.0, "traffic": traffic_size, "elapsed": time_size}
-    axes = [{"key": "round", "name": "Rounds", "title": "Round", "unit": ""}]
-    if (totals["traffic"] > 0).any():
-        title = f"Traffic, down and up ({traffic_unit})"
-        axes.append({"key": "traffic", "name": "Traffic", "title": title, "unit": traffic_unit})
-    if (totals["elapsed"] > 0).any():
-        axes.append({"key": "elapsed", "name": "Time", "title": f"Time ({time_unit})", "unit": time_unit})
+    axes = axes_of(records)
+    scales = {axis.key: axis.scale for axis in axes}
     shown = [column for column in shown_columns(record.history for record in records) if column.chart]
     charts = [_chart(column, list(groups.values()), scales) for column in shown]
     return {
         "methods": list(groups),
-        "axes": axes,
+        "axes": [{"key": each.key, "name": each.name, "title": each.title, "unit": each.unit} for each in axes],
         "charts": [
             {**chart, "log": _needs_log_scale(chart), "lines": _lines(chart, targets, references)}
             for chart in charts
             if _values(chart)
         ],
     }
+
+
+class Axis(NamedTuple):
+    """What curves are drawn against."""
+
+    key: str
+    name: str
+    title: str
+    unit: str
+    scale: float  # of the unit
+
+
+def axes_of(records: Sequence[Record]) -> list[Axis]:
+    """Rounds, traffic and time, as far as there are any."""
+    totals = pd.DataFrame([_cost(record).iloc[-1] for record in records])
+    size, unit = unit_of_traffic(totals["traffic"])
+    seconds, unit_of_seconds = unit_of_time(totals["elapsed"])
+    axes = [
+        Axis("round", "Rounds", "Round", "", 1.0),
+        Axis("traffic", "Traffic", f"Traffic, down and up ({unit})", unit, size),
+        Axis("elapsed", "Time", f"Training time ({unit_of_seconds})", unit_of_seconds, seconds),
+    ]
+    return [axis for axis in axes if (totals[axis.key] > 0).any()]
 
 
 def _lines(chart: Mapping[str, Any], targets: Sequence[Target], references: Sequence[Outcome]) -> list[dict[str, Any]]:
@@ -65,7 +80,7 @@ def _lines(chart: Mapping[str, Any], targets: Sequence[Target], references: Sequ
 def _chart(column: HistoryColumn, groups: Sequence[Sequence[Record]], scales: Mapping[str, float]) -> dict[str, Any]:
     """The curves of one quantity; failed runs are kept apart, as they would distort every mean and flatten the axis."""
     finished = [[run for run in group if not _failure(run)] for group in groups]
-    means = [_mean_curve([_progress(run, column.name) for run in group], scales) for group in finished]
+    means = [_mean_curve([progress(run, column.name) for run in group], scales) for group in finished]
     failed = [
         {"method": method, **_failed_curve(run, column.name, scales)}
         for method, group in enumerate(groups)
@@ -100,57 +115,62 @@ def _far(means: Sequence[Mapping[str, Sequence[float]]]) -> list[int]:
 
 def thinned(records: Iterable[Record]) -> bool:
     """Whether some evaluated rounds are left out of the curves."""
-    return any(len(_progress(record, "train_loss")) > MOST_POINTS for record in records)
+    return any(len(progress(record, "train_loss")) > MOST_POINTS for record in records)
 
 
 def _cost(record: Record) -> pd.DataFrame:
-    """What a run had spent by the end of each round."""
+    """What a run had spent by the end of each round: bytes, and seconds without evaluation where that is known."""
     history = record.history
     return pd.DataFrame(
         {
             "round": history["round"],
             "traffic": traffic_of(history).cumsum(),
-            "elapsed": history["seconds"].fillna(0).cumsum(),
+            "elapsed": (history["seconds"].fillna(0) - history["evaluation_seconds"].fillna(0)).cumsum(),
         }
     )
 
 
-def _progress(record: Record, name: str) -> pd.DataFrame:
+def progress(record: Record, name: str) -> pd.DataFrame:
     """The finite values of a column, with what had been spent by then."""
-    progress = _cost(record).assign(y=values_of(record.history, name))
-    return progress.replace([np.inf, -np.inf], np.nan).dropna(subset=["y"])
+    spent = _cost(record).assign(y=values_of(record.history, name))
+    return spent.replace([np.inf, -np.inf], np.nan).dropna(subset=["y"])
 
 
-def _curve(progress: pd.DataFrame, scales: Mapping[str, float]) -> dict[str, list[float]]:
+def _curve(values: pd.DataFrame, scales: Mapping[str, float]) -> dict[str, list[float]]:
     """A curve's values, and what they are drawn against: round, traffic and time."""
     return {
-        **{name: _rounded(progress[name] / scale) for name, scale in scales.items()},
-        "y": _rounded(progress["y"]),
+        **{name: _rounded(values[name] / scale) for name, scale in scales.items()},
+        "y": _rounded(values["y"]),
     }
 
 
-def _thin(progress: pd.DataFrame) -> pd.DataFrame:
+def _thin(values: pd.DataFrame) -> pd.DataFrame:
     """Every so-manieth point, counted from the last one, which is the result."""
-    step = math.ceil(len(progress) / MOST_POINTS)
-    return progress.iloc[:: -max(1, step)].iloc[::-1]
+    step = math.ceil(len(values) / MOST_POINTS)
+    return values.iloc[:: -max(1, step)].iloc[::-1]
 
 
 def _mean_curve(runs: Sequence[pd.DataFrame], scales: Mapping[str, float]) -> dict[str, list[float]]:
     """The mean over seeds, round by round, and the lowest and highest seed where there are several."""
     if not runs:
         return {name: [] for name in (*scales, "y")}
-    by_round = pd.concat(runs).dropna().groupby("round")
-    values = _thin(by_round.mean().assign(low=by_round["y"].min(), high=by_round["y"].max()).reset_index())
+    values = _thin(mean_progress(runs))
     curve = _curve(values, scales)
     if len(runs) > 1:
         curve |= {"low": _rounded(values["low"]), "high": _rounded(values["high"])}
     return curve
 
 
+def mean_progress(runs: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The means over runs, round by round, and the lowest and highest value."""
+    by_round = pd.concat(runs).dropna().groupby("round")
+    return by_round.mean().assign(low=by_round["y"].min(), high=by_round["y"].max()).reset_index()
+
+
 def _failed_curve(record: Record, name: str, scales: Mapping[str, float]) -> dict[str, Any]:
     """The curve of a run that failed, up to its last finite value."""
     return {
-        **_curve(_thin(_progress(record, name)), scales),
+        **_curve(_thin(progress(record, name)), scales),
         "text": f"{record.label}, seed {record.seed}: {_failure(record)}",
     }
 

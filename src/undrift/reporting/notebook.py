@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from undrift.core import check
 from undrift.core.extras import needs
 from undrift.diagnostics.columns import is_diagnostic
+from undrift.reporting.charts import axes_of, mean_progress, progress
 from undrift.reporting.colours import colours_of
 from undrift.reporting.facts import names_of
-from undrift.reporting.figures import by_label, values_of
+from undrift.reporting.figures import apart, by_label, values_of
 from undrift.reporting.record import HistoryColumn, Record, shown_columns
 from undrift.reporting.table import columns, note
 from undrift.reporting.targets import Targets
@@ -46,35 +47,76 @@ def _cell(text: str, best: bool) -> str:
     return f"<td><b>{escape(text)}</b></td>" if best else f"<td>{escape(text)}</td>"
 
 
-def draw(records: Sequence[Record], column: str | None = None, axes: Axes | None = None) -> Axes:
-    """Curves over rounds of a column of the histories, by default the accuracy, else a loss.
+AGAINST = {"rounds": "round", "bytes": "traffic", "seconds": "elapsed"}  # what curves are drawn against
+FORMATS = ("svg", "pdf", "png")
+
+
+def draw(
+    records: Sequence[Record], column: str | None = None, axes: Axes | None = None, against: str = "rounds"
+) -> Axes:
+    """Curves of a column of the histories, by default the accuracy, else a loss: over rounds, bytes or seconds.
 
     Of several seeds, the line is their mean and the band reaches from the lowest to the highest. Runs that failed are
-    no part of a mean: each has a dotted line of its own. Colours are those of the report; of several tasks, labels name
-    theirs.
+    no part of a mean: each has a dotted line of its own. References are dashed lines where they ended. Colours are
+    those of the report; of several tasks, labels name theirs.
     """
+    check.choice("against", against, tuple(AGAINST))
+    records, references = apart(_with_tasks(records))
+    colours, shown = colours_of(records), _shown(records, column)
+    known = {axis.key: axis for axis in axes_of(records)}
+    if (axis := known.get(AGAINST[against])) is None:
+        raise ValueError(f"these runs have no {against} to draw against")
+    axes = _new_axes() if axes is None else axes
+    scale = 100 if shown.percent else 1
+    for label, runs in by_label(records).items():
+        finished = [progress(run, shown.name) for run in runs if not run.failed]
+        curve = mean_progress(finished or [progress(runs[0], shown.name).head(0)])
+        x, colour = curve[axis.key] / axis.scale, colours[label].light
+        axes.plot(x, curve["y"] * scale, "--" if colours[label].dashed else "-", color=colour, label=label)
+        if len(finished) > 1:
+            axes.fill_between(x, curve["low"] * scale, curve["high"] * scale, color=colour, alpha=0.2, linewidth=0)
+        for alone in (progress(run, shown.name) for run in runs if run.failed):
+            axes.plot(alone[axis.key] / axis.scale, alone["y"] * scale, ":", color=colour)
+    for label, runs in by_label(references).items():
+        ends = [values.iloc[-1] for run in runs if len(values := progress(run, shown.name)["y"])]
+        if ends:
+            axes.axhline(float(np.mean(ends)) * scale, color="0.4", linestyle=(0, (8, 4)), linewidth=1.2, label=label)
+    axes.set(xlabel=axis.title, ylabel=f"{shown.chart} (%)" if shown.percent else shown.chart or shown.name)
+    axes.legend()
+    return axes
+
+
+def _new_axes() -> Axes:
     with needs("plot"):
         import matplotlib.pyplot as plt  # slow to import
 
-    records = _with_tasks(records)
-    colours = colours_of(records)
-    shown = _shown(records, column)
-    axes = plt.subplots(layout="constrained")[1] if axes is None else axes
-    scale = 100 if shown.percent else 1
-    for label, runs in by_label(records).items():
-        finished = [run for run in runs if not run.failed]
-        curve = _curve(finished, shown.name) * scale
-        colour, dashes = colours[label].light, "--" if colours[label].dashed else "-"
-        axes.plot(curve.index, curve["mean"], dashes, color=colour, label=label)
-        if len(finished) > 1:
-            axes.fill_between(curve.index, curve["min"], curve["max"], color=colour, alpha=0.2, linewidth=0)
-        for run in runs:
-            if run not in finished:
-                alone = _curve([run], shown.name) * scale
-                axes.plot(alone.index, alone["mean"], ":", color=colour)
-    axes.set(xlabel="Round", ylabel=f"{shown.chart} (%)" if shown.percent else shown.chart or shown.name)
-    axes.legend()
-    return axes
+    return plt.subplots(layout="constrained")[1]
+
+
+def write_figures(
+    records: Sequence[Record], folder: str | Path, column: str | None, formats: Sequence[str]
+) -> list[Path]:
+    """The curves of `draw` against all that there is, as files."""
+    with needs("plot"):
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure  # draws without a screen
+
+    for each in formats:
+        check.choice("formats: a format", each, FORMATS)
+    folder = check.path("folder", folder)
+    name, known = _shown(records, column).name, {axis.key for axis in axes_of(apart(records)[0])}
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for against in (against for against, key in AGAINST.items() if key in known):
+        figure = Figure(figsize=(5, 3.5), layout="constrained")
+        draw(records, column, figure.subplots(), against)
+        for each in formats:
+            written.append(folder / f"{name}-{against}.{each}")
+            # The same runs make the same file: without a date, and with names that are no random numbers.
+            dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(each)
+            with rc_context({"svg.hashsalt": "undrift", "pdf.fonttype": 42}):
+                figure.savefig(written[-1], dpi=200, metadata=dates)
+    return written
 
 
 def _with_tasks(records: Sequence[Record]) -> Sequence[Record]:
@@ -83,14 +125,6 @@ def _with_tasks(records: Sequence[Record]) -> Sequence[Record]:
         return records
     named = zip(tasks, names_of(tasks), strict=True)
     return [record._replace(label=f"{record.label} · {name}") for task, name in named for record in task]
-
-
-def _curve(runs: Sequence[Record], name: str) -> pd.DataFrame:
-    """Mean, lowest and highest finite value of every round that was evaluated."""
-    values = [pd.Series(values_of(run.history, name).to_numpy(), run.history["round"]) for run in runs]
-    joined = pd.concat(values, axis=1) if values else pd.DataFrame(dtype="float64")
-    finite = joined.replace([np.inf, -np.inf], np.nan).dropna(how="all")
-    return pd.DataFrame({"mean": finite.mean(axis=1), "min": finite.min(axis=1), "max": finite.max(axis=1)})
 
 
 def _can_be_drawn(column: HistoryColumn) -> bool:

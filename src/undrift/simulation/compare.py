@@ -116,12 +116,18 @@ class Comparison:
         joined = pd.concat(frames, ignore_index=True)
         return joined[["label", "seed", *(c for c in joined.columns if c not in ("label", "seed"))]]
 
-    def plot(self, column: str | None = None, axes: Axes | None = None) -> Axes:
-        """Draw a column of the histories over rounds: mean and band from the lowest to the highest seed.
+    def plot(self, column: str | None = None, axes: Axes | None = None, against: str = "rounds") -> Axes:
+        """Draw a column of the histories over rounds, bytes or seconds: mean and band from lowest to highest seed.
 
         By default the accuracy. Returns matplotlib's axes, new ones unless some are given.
         """
-        return notebook.draw(self.everything, column, axes)
+        return notebook.draw(self.everything, column, axes, against)
+
+    def figures(
+        self, folder: str | Path, column: str | None = None, formats: Sequence[str] = notebook.FORMATS
+    ) -> list[Path]:
+        """Save such drawings over rounds, bytes and seconds, each as SVG, PDF and PNG; returns the paths."""
+        return notebook.write_figures(self.everything, folder, column, formats)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
