@@ -233,6 +233,7 @@ def test_compare(undrift: Undrift) -> None:
     for label in ("FedAvg", "FedProx(mu=0.1)", "FedProx(mu=1)"):
         assert re.search(rf"^{re.escape(label)} +2 ", result.stdout, re.MULTILINE)
     assert re.search(r"(ended|level)", result.stdout)
+    assert re.search(r"^Significance: .*McNemar’s\s+exact", result.stdout, re.MULTILINE | re.DOTALL)
     assert "runs: runs/compare-digits-1\nreport: runs/compare-digits-1/report.html\n" in result.stdout
     homes = {str(path.parent) for path in Path("runs/compare-digits-1").rglob("config.json")}
     assert homes == {
@@ -265,7 +266,11 @@ def test_compare_as_json(undrift: Undrift) -> None:
     assert [row["label"] for row in content["table"]] == ["FedAvg", "SCAFFOLD"]
     assert content["table"][0]["accuracy_std"] is None, "one seed has no spread"
     assert content["table"][1]["traffic"] == 2 * content["table"][0]["traffic"]
-    assert content["headline"]
+    assert "the spread over seeds is unknown" in content["headline"]
+    (pair,) = content["significance"]
+    assert (pair["label"], pair["other"], pair["decided_by"]) == ("FedAvg", "SCAFFOLD", "test samples")
+    assert 0 <= pair["mcnemar_p"] <= 1
+    assert pair["t_p"] is None, "one seed has no spread"
     assert content["target"] == pytest.approx(content["table"][0]["accuracy"])
     assert (content["out"], content["report"]) == ("x", str(Path("x", "report.html")))
 
@@ -401,6 +406,7 @@ def test_report_of_a_comparison(undrift: Undrift) -> None:
     Path("x/report.html").unlink()
     result = undrift("report", "x")
     assert result.stdout.split(" ended")[0] in made.stdout
+    assert "Significance: " in result.stdout
     assert Path("x/report.html").read_bytes() == page
     assert b"2\xc2\xa0methods \xc2\xb7 2\xc2\xa0seeds each" in page
     Path("x/comparison.json").unlink()  # as before the order was kept

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from records import FEDAVG, FEDHBM, NAN, record
+from scipy.stats import ttest_rel
+
+from records import FEDAVG, FEDHBM, NAN, answering, record
 from undrift.reporting.headline import headline
 from undrift.reporting.record import Record
 
@@ -135,3 +137,71 @@ def test_no_accuracy() -> None:
 
 def test_no_evaluation_at_all() -> None:
     assert said([record("FedAvg", [NAN], loss=[NAN])]).startswith("No round was evaluated")
+
+
+# The verdict
+
+
+def seeds(label: str, finals: Sequence[float]) -> list[Record]:
+    return [record(label, [final], seed=seed) for seed, final in enumerate(finals)]
+
+
+LOW, HIGH = [0.60, 0.61, 0.59, 0.60], [0.70, 0.72, 0.69, 0.71]
+
+
+def test_a_clear_difference_over_seeds() -> None:
+    assert said([*seeds("FedAvg", LOW), *seeds("FedHBM", HIGH)]).endswith(
+        "as FedAvg did. The difference is clear (p < 0.001, paired t test over 4 seeds)."
+    )
+
+
+def test_no_clear_winner_over_seeds() -> None:
+    verdict = said([*seeds("FedAvg", LOW), *seeds("FedHBM", [0.5, 0.7, 0.6, 0.65])])
+    assert "There is no clear winner: the lead of FedHBM over FedAvg may be chance (p = 0." in verdict
+    assert "within the spread" not in verdict
+
+
+def test_a_clear_winner_of_several() -> None:
+    middle = [0.61, 0.6, 0.6, 0.58]
+    runs = [*seeds("FedAvg", LOW), *seeds("FedProx", middle), *seeds("FedHBM", HIGH)]
+    p = 2 * ttest_rel(middle, HIGH).pvalue  # Holm: the second smallest of three
+    assert said(runs).endswith(
+        f"FedHBM is clearly better than every other (p ≤ {p:.2g}, paired t test over 4 seeds, corrected for 3 pairs)."
+    )
+
+
+def test_better_than_some_is_no_clear_winner() -> None:
+    runs = [*seeds("FedAvg", LOW), *seeds("FedHBM", HIGH), *seeds("GHBM", [0.7, 0.71, 0.7, 0.7])]
+    assert "There is no clear winner: the lead of FedHBM over GHBM may be chance (p = 0." in said(runs)
+
+
+def test_level_over_seeds() -> None:
+    runs = [*seeds("FedAvg", LOW), *seeds("FedHBM", LOW)]
+    assert said(runs).endswith("There is no clear winner (p = 1, paired t test over 4 seeds).")
+
+
+def test_one_seed_is_tested_on_the_test_samples() -> None:
+    assert said([answering("FedAvg", 600, 1000), answering("FedHBM", 700, 1000)]).endswith(
+        "The difference is clear (p < 0.001, McNemar’s exact test on 1,000 test samples); "
+        "the spread over seeds is unknown."
+    )
+    assert (
+        said([answering("FedAvg", 600, 1000), answering("FedHBM", 600, 1000, first=380)]).count("no clear winner") == 1
+    )
+    chance = said([answering("FedAvg", 500, 1000), answering("FedHBM", 510, 1000, first=480)])
+    assert "There is no clear winner: the lead of FedHBM over FedAvg may be chance (p = 0." in chance
+    assert chance.endswith("; the spread over seeds is unknown.")
+
+
+def test_a_loss_is_tested_too() -> None:
+    runs = [
+        record(label, [NAN], loss=[value], seed=seed)
+        for label, values in (("FedAvg", HIGH), ("FedHBM", LOW))
+        for seed, value in enumerate(values)
+    ]
+    assert "The difference is clear" in said(runs)
+
+
+def test_a_rival_that_failed_is_no_part_of_the_verdict() -> None:
+    failed = [record("FedProx", [0.9], seed=seed, diverged_at=1) for seed in range(4)]
+    assert "The difference is clear" in said([*seeds("FedAvg", LOW), *seeds("FedHBM", HIGH), *failed])

@@ -6,7 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from undrift.reporting.record import Record, history_frame
+from undrift.statistics.predictions import Predictions
 
 NAN = math.nan
 FEDAVG = [0.5, 0.6, 0.7, 0.8]
@@ -21,9 +24,13 @@ def record(
     loss: Sequence[float] | None = None,
     diverged_at: int | None = None,
     config: dict[str, Any] | None = None,
+    right: Sequence[bool] | None = None,
     **metrics: Sequence[float],
 ) -> Record:
-    """A run of 150 bytes and half a second a round, a tenth of one evaluation, with rounds counted from one."""
+    """A run of 150 bytes and half a second a round, a tenth of one evaluation, with rounds counted from one.
+
+    `right` says which test samples, all of class 0, it classifies correctly; without it there are no predictions.
+    """
     rows = [
         {
             "round": number,
@@ -41,4 +48,15 @@ def record(
         for number in range(1, len(accuracy) + 1)
     ]
     settings = config or {"algorithm": {"name": label}, "seed": seed}
-    return Record(label, seed, history_frame(rows), settings, {"torch": "2.9"})
+    predictions = None if right is None else answers(right)
+    return Record(label, seed, history_frame(rows), settings, {"torch": "2.9"}, predictions)
+
+
+def answers(right: Sequence[bool]) -> Predictions:
+    wrong = 1 - np.array(right, dtype=np.int64)
+    return Predictions(np.zeros_like(wrong), wrong)
+
+
+def answering(label: str, right: int, of: int, first: int = 0, seed: int = 0) -> Record:
+    """A run that has so many of its test samples right, from a first one on."""
+    return record(label, [right / of], seed=seed, right=[first <= number < first + right for number in range(of)])

@@ -11,7 +11,7 @@ from rich.markup import escape
 from undrift.cli.console import print_json, print_markup, print_paths
 from undrift.cli.help import examples
 from undrift.cli.options import AsJson, ColumnNames, Format, Last, Targets
-from undrift.cli.results import TableFormat, comparison_figures, listed, print_comparison
+from undrift.cli.results import TableFormat, comparison_figures, listed, print_comparison, print_significance
 
 
 def register(app: typer.Typer) -> None:
@@ -70,5 +70,6 @@ def report(
         if len(tasks) > 1:
             print_markup(f"[bold]{escape(name)}[/]")
         print_markup(escape(headline(task, comparison.targets)))
+        print_significance(task)
     assert page is not None, "a page is made where no table is asked for"
     print_paths(report=page, **({} if figures is None else {"figures": figures}))

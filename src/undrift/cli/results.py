@@ -16,10 +16,12 @@ from rich.text import Text
 from undrift.cli.console import console, print_json, print_markup, print_pairs, print_paths, print_table
 from undrift.cli.group import fail
 from undrift.core import check
+from undrift.core.extras import MissingExtraError
 from undrift.core.log import notice
 
 if TYPE_CHECKING:
     from undrift.profile import Profile
+    from undrift.reporting.record import Record
     from undrift.reporting.table import Column
     from undrift.simulation.compare import Comparison
     from undrift.simulation.run import Run
@@ -211,7 +213,7 @@ def comparison_figures(comparison: Comparison) -> dict[str, Any]:
     rows = json.loads(table.to_json(orient="records", double_precision=15))
     sentences = [headline(task, comparison.targets) for task in by_task(comparison.everything)]
     measured = {"target": table.attrs["target"], "targets": table.attrs["targets"]} if len(sentences) == 1 else {}
-    return {"headline": " ".join(sentences), **measured, "table": rows}
+    return {"headline": " ".join(sentences), **measured, "table": rows, "significance": _tests(comparison)}
 
 
 def print_comparison(comparison: Comparison, printed: TableFormat) -> None:
@@ -241,6 +243,25 @@ def _print_text(comparison: Comparison, chosen: Sequence[str] | None, only_table
         _print_columns(_fitting(shown) if chosen is None else shown)
         if not only_table:
             print_markup(f"[dim]{escape(note(task, targets, last_k))}[/]\n\n{escape(headline(task, targets))}")
+            print_significance(task)
+
+
+def print_significance(records: Sequence[Record]) -> None:
+    """A line on which differences between the runs of a task are clear, where there is anything to compare."""
+    from undrift.reporting.significance import line_of
+
+    if line := line_of(records):
+        print_markup(f"[dim]Significance: {escape(line)}.[/]")
+
+
+def _tests(comparison: Comparison) -> list[dict[str, Any]]:
+    """A row per pair; none where the packages that test are not installed, which is said."""
+    try:
+        rows: list[dict[str, Any]] = json.loads(comparison.tests().to_json(orient="records", double_precision=15))
+    except MissingExtraError as missing:
+        print(f"undrift: no tests, as {missing}", file=sys.stderr)
+        return []
+    return rows
 
 
 def _print_columns(shown: Sequence[Column]) -> None:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from undrift.core.extras import MissingExtraError
 from undrift.reporting.figures import Outcome, apart, divergence_round, outcomes_of
 from undrift.reporting.record import Record
+from undrift.reporting.significance import Pair, how_decided, p_text, pairs_of
 from undrift.reporting.targets import Targets
 from undrift.reporting.wording import NBSP, count_text, list_text, number_text, percent_text, range_text
+
+_NAMED = 3  # methods that a sentence names
+_UNKNOWN_SPREAD = "; the spread over seeds is unknown"
 
 
 def headline(records: Sequence[Record], targets: Targets = None) -> str:
@@ -35,7 +40,7 @@ def headline(records: Sequence[Record], targets: Targets = None) -> str:
     elif len(evaluated) == 1 or evaluated[0] is not outcomes[0]:
         sentences = [_without_baseline(evaluated, by_accuracy)]
     else:
-        sentences = _compared(evaluated, by_accuracy, target)
+        sentences = _compared(evaluated, by_accuracy, target, _tested(records, evaluated, by_accuracy))
     sentences += [_divergence(each) for each in outcomes if each.diverged]
     sentences += [_explosion(each) for each in outcomes if each.exploded]
     return " ".join(sentences)
@@ -132,7 +137,19 @@ def _without_baseline(evaluated: Sequence[Outcome], by_accuracy: bool) -> str:
     return f"{best.label} ended at {_final(best, by_accuracy)}."
 
 
-def _compared(evaluated: Sequence[Outcome], by_accuracy: bool, target: float | None) -> list[str]:
+def _tested(records: Sequence[Record], evaluated: Sequence[Outcome], by_accuracy: bool) -> list[Pair]:
+    """The tests of the methods that are compared; none where the packages that make them are not installed."""
+    labels = {outcome.label for outcome in evaluated}
+    runs = [record for record in records if record.label in labels]
+    try:
+        return pairs_of(runs, "accuracy" if by_accuracy else "loss")
+    except MissingExtraError:
+        return []
+
+
+def _compared(
+    evaluated: Sequence[Outcome], by_accuracy: bool, target: float | None, pairs: Sequence[Pair]
+) -> list[str]:
     baseline, others = evaluated[0], evaluated[1:]
     rival = _best_of(others, by_accuracy)
     lead = _lead(rival, baseline, by_accuracy)
@@ -147,7 +164,37 @@ def _compared(evaluated: Sequence[Outcome], by_accuracy: bool, target: float | N
     else:
         first = f"{baseline.label} ended {rank}, at {_final(baseline, by_accuracy)}"
         first += f", {_gap(baseline, rival, by_accuracy)}, the next best"
-    return [f"{first}.", *_caveats(rival, baseline, by_accuracy)]
+    verdict = _verdict(_best_of(evaluated, by_accuracy), evaluated, pairs)
+    return [f"{first}.", *filter(None, [verdict]), *_caveats(rival, baseline, by_accuracy, bool(verdict))]
+
+
+def _verdict(best: Outcome, evaluated: Sequence[Outcome], pairs: Sequence[Pair]) -> str:
+    """Whether the best is clearly better than the others; empty where no test could be made."""
+    own = {
+        next(name for name in pair.labels if name != best.label): pair for pair in pairs if best.label in pair.labels
+    }
+    tested = {name: pair for name, pair in own.items() if pair.decided_by}
+    if not tested:
+        return ""
+    beaten = [name for name, pair in tested.items() if pair.better == best.label]
+    unclear = [name for name in own if name not in beaten]
+    shown = [tested[name] for name in (unclear or beaten) if name in tested]
+    unknown = "" if all(pair.decided_by == "seeds" for pair in tested.values()) else _UNKNOWN_SPREAD
+    corrected = f", corrected for {len(pairs)} pairs" if len(pairs) > 1 else ""
+    if not unclear:
+        least = max(shown, key=lambda pair: pair.p)
+        test = f"{p_text(least.p, '≤' if len(shown) > 1 else '=')}, {how_decided(least)}{corrected}"
+        if len(evaluated) == 2:
+            return f"The difference is clear ({test}){unknown}."
+        return f"{best.label} is clearly better than every other ({test}){unknown}."
+    test = ""
+    if shown:
+        least = min(shown, key=lambda pair: pair.p)
+        test = f" ({p_text(least.p, '≥' if len(shown) > 1 else '=')}, {how_decided(least)}{corrected})"
+    if not any(own[name].difference for name in unclear):
+        return f"There is no clear winner{test}{unknown}."
+    others = list_text(unclear) if len(unclear) <= _NAMED else f"{len(unclear)} of {len(own)} others"
+    return f"There is no clear winner: the lead of {best.label} over {others} may be chance{test}{unknown}."
 
 
 def _target_clause(rival: Outcome, baseline: Outcome, lead: float, target: float | None) -> str:
@@ -166,13 +213,13 @@ def _target_clause(rival: Outcome, baseline: Outcome, lead: float, target: float
     return f"{ours}, against {_rounds_to_target(baseline)} for {baseline.label}"
 
 
-def _caveats(rival: Outcome, baseline: Outcome, by_accuracy: bool) -> list[str]:
+def _caveats(rival: Outcome, baseline: Outcome, by_accuracy: bool, tested: bool) -> list[str]:
     """What a careful reader would ask about the comparison."""
     caveats = []
     stds = [outcome.finals["accuracy"].std for outcome in (rival, baseline)]
     spread = max(filter(math.isfinite, stds), default=math.nan)
     lead = _lead(rival, baseline, by_accuracy)
-    if by_accuracy and lead and abs(lead) <= 100 * spread:
+    if not tested and by_accuracy and lead and abs(lead) <= 100 * spread:
         caveats.append("The difference is within the spread over seeds.")
     if rival.last_round != baseline.last_round:
         ours = f"{rival.label} ran for {count_text(rival.last_round, 'round')}"

@@ -17,7 +17,7 @@ from undrift.reporting.facts import Fact, data_name, facts_of, names_of, split_o
 from undrift.reporting.figures import LAST_K, Outcome, apart, by_label, outcomes_of, summarise
 from undrift.reporting.headline import headline, scope_of
 from undrift.reporting.record import Record
-from undrift.reporting.sections import sections_of
+from undrift.reporting.sections import overall_sections, sections_of
 from undrift.reporting.sections.section import Section
 from undrift.reporting.table import SETTINGS, Column, caption, columns_of, failure_text
 from undrift.reporting.targets import Target, Targets
@@ -65,6 +65,7 @@ def render(records: Sequence[Record], title: str = "", targets: Targets = None, 
         title=title or default_title(records),
         methods=methods,
         tasks=shown,
+        overall=overall_sections(tasks) if len(tasks) > 1 else [],
         data={
             "methods": [{"label": each.label, "dashed": each.colour.dashed} for each in methods.values()],
             "tasks": [task.data for task in shown],

@@ -24,10 +24,10 @@ from undrift.core.log import notice, warning
 from undrift.data import FederatedData
 from undrift.data.federated import Clients
 from undrift.methods.algorithm import Algorithm
-from undrift.reporting import export, notebook, report
+from undrift.reporting import export, notebook, rank_diagram, report, significance
 from undrift.reporting.facts import names_of
 from undrift.reporting.figures import LAST_K, apart, summarise
-from undrift.reporting.record import Record, history_frame
+from undrift.reporting.record import Record, history_frame, shown_columns
 from undrift.reporting.table import Column
 from undrift.reporting.table import columns as table_columns
 from undrift.reporting.targets import Targets, check_targets, has_relative
@@ -45,6 +45,7 @@ from undrift.simulation.round import can_train_together, capacity
 from undrift.simulation.run import Run
 from undrift.simulation.setup import Experiment, Setup
 from undrift.simulation.simulate import reopen, start
+from undrift.statistics.samples import LEVEL
 from undrift.storage import files, predictions
 from undrift.storage.comparison import read_order, write_order
 from undrift.storage.directory import RunDirectory
@@ -78,8 +79,7 @@ class Comparison:
         tables = [summarise(task, self.targets, self.last_k or LAST_K) for task in tasks]
         if len(tasks) == 1:
             return tables[0]
-        named = [table.assign(task=name) for table, name in zip(tables, names_of(tasks), strict=True)]
-        return pd.concat(named, ignore_index=True).set_index("task").reset_index()
+        return _named_tables(tables, names_of(tasks))
 
     def to_csv(self, path: str | Path) -> Path:
         """Write `table()` to a file, with all digits."""
@@ -115,6 +115,45 @@ class Comparison:
         frames = [r.history.assign(label=r.label, seed=r.seed) for r in self.everything]
         joined = pd.concat(frames, ignore_index=True)
         return joined[["label", "seed", *(c for c in joined.columns if c not in ("label", "seed"))]]
+
+    def tests(self, column: str | None = None, level: float = LEVEL) -> pd.DataFrame:
+        """A row per pair of labels: is the difference of their final values real? With `task` first where of several.
+
+        By default the accuracy is tested, where there is one, else the loss; or give a column of the histories. Runs
+        are paired by seed; on the same test samples, tests are about accuracy. ``better`` is the label that is clearly
+        better, empty if neither is, ``p`` that of the test that decides, corrected by Holm's method for all pairs, and
+        ``reason`` says which it is. What the other columns are: docs/statistics.md.
+        """
+        check.number("level", level, 0, 1, open_low=True, open_high=True)
+        if column is not None and not any(column in record.history for record in self.records):
+            known = [each.name for each in shown_columns(record.history for record in self.records) if each.heading]
+            raise ValueError(f"unknown column {check.shown(column)}{nearest(column, known)}")
+        tasks = by_task(self.records)
+        tables = [significance.frame(significance.pairs_of(task, column, level, everything=True)) for task in tasks]
+        return tables[0] if len(tasks) == 1 else _named_tables(tables, names_of(tasks))
+
+    def ranks(self, level: float = LEVEL) -> pd.DataFrame:
+        """A row per label that all tasks have: its average rank by final accuracy, and figures over all tasks.
+
+        ``interquartile_mean`` of all runs, and ``improvement``, the probability that a run is better than one of the
+        first label, each with its bootstrap interval. `attrs` holds ``tasks``, ``friedman_p`` and
+        ``critical_difference``: average ranks that are further apart differ. A run that failed counts as 0.
+        """
+        check.number("level", level, 0, 1, open_low=True, open_high=True)
+        found = significance.ranks_of(by_task(self.records), level)
+        found.table.attrs |= {
+            "tasks": found.tasks,
+            "friedman_p": found.friedman_p,
+            "critical_difference": found.critical_difference,
+        }
+        return found.table
+
+    def plot_ranks(self, axes: Axes | None = None) -> Axes:
+        """Draw the average ranks over tasks; a bar joins labels that do not differ (critical-difference diagram).
+
+        Returns matplotlib's axes, new ones unless some are given.
+        """
+        return rank_diagram.draw(significance.ranks_of(by_task(self.records)), axes)
 
     def plot(self, column: str | None = None, axes: Axes | None = None, against: str = "rounds") -> Axes:
         """Draw a column of the histories over rounds, bytes or seconds: mean and band from lowest to highest seed.
@@ -170,6 +209,12 @@ def check_measures(targets: Any, last_k: Any, *, centralised: bool) -> None:
         )
     if last_k is not None:
         check.integer("last_k", last_k, 1)
+
+
+def _named_tables(tables: Sequence[pd.DataFrame], names: Sequence[str]) -> pd.DataFrame:
+    """One table of several tasks, their names first."""
+    named = [table.assign(task=name) for table, name in zip(tables, names, strict=True)]
+    return pd.concat(named, ignore_index=True).set_index("task").reset_index()
 
 
 class _Stored(NamedTuple):

@@ -1,7 +1,8 @@
 """Parts of the report between the curves and the details, a file each.
 
-A section is a function of the runs of one task. It returns what the page shows, or None where the runs have nothing of
-the kind. To add one, write its file and add a line to `SECTIONS`, in the order of the page.
+A section is a function of the runs of one task, or of those of all tasks. It returns what the page shows, or None where
+the runs have nothing of the kind. To add one, write its file and add a line to `SECTIONS` or `OVERALL`, in the order of
+the page.
 """
 
 from __future__ import annotations
@@ -12,9 +13,15 @@ from undrift.reporting.record import Record
 from undrift.reporting.sections.classes import classes
 from undrift.reporting.sections.clients import clients
 from undrift.reporting.sections.section import Section
+from undrift.reporting.sections.significance import ranks_over_tasks, significance
 
-SECTIONS: tuple[Callable[[Sequence[Record]], Section | None], ...] = (classes, clients)
+SECTIONS: tuple[Callable[[Sequence[Record]], Section | None], ...] = (significance, classes, clients)
+OVERALL: tuple[Callable[[Sequence[Sequence[Record]]], Section | None], ...] = (ranks_over_tasks,)
 
 
 def sections_of(records: Sequence[Record]) -> list[Section]:
     return [found for section in SECTIONS if (found := section(records)) is not None]
+
+
+def overall_sections(tasks: Sequence[Sequence[Record]]) -> list[Section]:
+    return [found for section in OVERALL if (found := section(tasks)) is not None]
