@@ -61,12 +61,12 @@ def draw(
     those of the report; of several tasks, labels name theirs.
     """
     check.choice("against", against, tuple(AGAINST))
-    records, references = apart(_with_tasks(records))
+    records, references = apart(with_tasks(records))
     colours, shown = colours_of(records), _shown(records, column)
     known = {axis.key: axis for axis in axes_of(records)}
     if (axis := known.get(AGAINST[against])) is None:
         raise ValueError(f"these runs have no {against} to draw against")
-    axes = _new_axes() if axes is None else axes
+    axes = new_axes() if axes is None else axes
     scale = 100 if shown.percent else 1
     for label, runs in by_label(records).items():
         finished = [progress(run, shown.name) for run in runs if not run.failed]
@@ -86,7 +86,7 @@ def draw(
     return axes
 
 
-def _new_axes() -> Axes:
+def new_axes() -> Axes:
     with needs("plot"):
         import matplotlib.pyplot as plt  # slow to import
 
@@ -119,7 +119,8 @@ def write_figures(
     return written
 
 
-def _with_tasks(records: Sequence[Record]) -> Sequence[Record]:
+def with_tasks(records: Sequence[Record]) -> Sequence[Record]:
+    """The records with the names of their tasks in the labels, where there are several tasks."""
     tasks = by_task(records)
     if len(tasks) == 1:
         return records

@@ -24,7 +24,7 @@ from undrift.core.log import notice, warning
 from undrift.data import FederatedData
 from undrift.data.federated import Clients
 from undrift.methods.algorithm import Algorithm
-from undrift.reporting import export, notebook, rank_diagram, report, significance
+from undrift.reporting import conformal, export, notebook, rank_diagram, report, significance
 from undrift.reporting.facts import names_of
 from undrift.reporting.figures import LAST_K, apart, summarise
 from undrift.reporting.record import Record, history_frame, shown_columns
@@ -45,6 +45,7 @@ from undrift.simulation.round import can_train_together, capacity
 from undrift.simulation.run import Run
 from undrift.simulation.setup import Experiment, Setup
 from undrift.simulation.simulate import reopen, start
+from undrift.statistics.conformal import Conformal, check_levels
 from undrift.statistics.samples import LEVEL
 from undrift.storage import files, predictions
 from undrift.storage.comparison import read_order, write_order
@@ -155,6 +156,41 @@ class Comparison:
         """
         return rank_diagram.draw(significance.ranks_of(by_task(self.records)), axes)
 
+    def conformal(
+        self,
+        levels: float | Sequence[float] | None = None,
+        method: str = "threshold",
+        *,
+        per_class: bool = False,
+        **options: Any,
+    ) -> pd.DataFrame:
+        """A row per algorithm and level: coverage and mean size of conformal prediction sets of the final models.
+
+        A level is the share of sets that should hold the true class; without `levels`, from 0.5 to 0.99. `method` is
+        "threshold", "adaptive" or "regularised". Half of the test samples calibrate, the other half is tested. Figures
+        are means over seeds; `per_class` gives a row to every true class. `options`: ``randomised`` (False),
+        ``penalty`` (0.01) and ``free_ranks`` (5) of "regularised", ``seed`` (0) of the split.
+        """
+        chosen, sets = None if levels is None else check_levels(levels), _conformal(method, options)
+        tasks = by_task(self.everything)
+        tables = [conformal.frame(task, chosen, sets, per_class) for task in tasks]
+        return tables[0] if len(tasks) == 1 else _named_tables(tables, names_of(tasks))
+
+    def plot_conformal(
+        self,
+        levels: float | Sequence[float] | None = None,
+        method: str = "threshold",
+        *,
+        axes: Axes | None = None,
+        **options: Any,
+    ) -> Axes:
+        """Draw the mean size of prediction sets against their coverage, a curve per algorithm; see `conformal`.
+
+        Returns matplotlib's axes, new ones unless some are given.
+        """
+        chosen, sets = None if levels is None else check_levels(levels), _conformal(method, options)
+        return conformal.draw(self.everything, chosen, sets, axes)
+
     def plot(self, column: str | None = None, axes: Axes | None = None, against: str = "rounds") -> Axes:
         """Draw a column of the histories over rounds, bytes or seconds: mean and band from lowest to highest seed.
 
@@ -197,6 +233,14 @@ class Comparison:
             stops = {record.config["options"].get("target") for record in records if not record.reference}
             targets = stops.pop() if len(stops) == 1 else None
         return cls(records, targets, last_k)
+
+
+def _conformal(method: str, options: Mapping[str, Any]) -> Conformal:
+    known = [each.name for each in fields(Conformal) if each.name != "method"]
+    for name in options:
+        if name not in known:
+            raise TypeError(f"conformal has no argument {name!r}{nearest(name, known)}")
+    return Conformal(method, **options)
 
 
 def check_measures(targets: Any, last_k: Any, *, centralised: bool) -> None:

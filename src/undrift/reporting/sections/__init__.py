@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from undrift.reporting.record import Record
 from undrift.reporting.sections.classes import classes
 from undrift.reporting.sections.clients import clients
+from undrift.reporting.sections.conformal import conformal
 from undrift.reporting.sections.section import Section
 from undrift.reporting.sections.significance import ranks_over_tasks, significance
 
-SECTIONS: tuple[Callable[[Sequence[Record]], Section | None], ...] = (significance, classes, clients)
+SECTIONS: tuple[Callable[[Sequence[Record]], Section | None], ...] = (significance, classes, clients, conformal)
 OVERALL: tuple[Callable[[Sequence[Sequence[Record]]], Section | None], ...] = (ranks_over_tasks,)
 
 
