@@ -16,9 +16,9 @@ import undrift as ud
 from laws import classified, mlp
 from undrift.core.files import sync
 from undrift.core.wide import widest
-from undrift.simulation.compare import _folders
 from undrift.simulation.prepare import find_device
 from undrift.storage import arena, memory
+from undrift.storage.comparison import folders_of
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_a_file_system_that_cannot_flush_directories(
 
 def test_folders_have_names_that_windows_allows() -> None:
     labels = ["nul", "NUL.5", "Con", "com1", "console", "a:b?", "FedAvg", "fedavg", "tail. ", "../up", "run-nul"]
-    folders = _folders(labels)
+    folders = folders_of(labels)
     assert len({folder.lower() for folder in folders.values()}) == len(labels)
     for folder in folders.values():
         assert re.fullmatch(r"[a-z0-9.-]*[a-z0-9]", folder)

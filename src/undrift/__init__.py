@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from undrift.simulation.loop import Interrupted
     from undrift.simulation.run import DivergenceError, Run
     from undrift.simulation.simulate import resume, simulate
+    from undrift.tuning.tuner import Tuning, tune
     from undrift.two_clients.picture import draw_drift
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Half",
     "Interrupted",
     "Run",
+    "Tuning",
     "algorithms",
     "compare",
     "data",
@@ -36,6 +38,7 @@ __all__ = [
     "models",
     "resume",
     "simulate",
+    "tune",
 ]
 
 _HOMES = {
@@ -51,6 +54,8 @@ _HOMES = {
     "Interrupted": "simulation.loop",
     "resume": "simulation.simulate",
     "simulate": "simulation.simulate",
+    "Tuning": "tuning.tuner",
+    "tune": "tuning.tuner",
     "draw_drift": "two_clients.picture",
 }
 

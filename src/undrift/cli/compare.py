@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -25,6 +25,7 @@ from undrift.cli.options import (
 )
 from undrift.cli.own_code import short, use_algorithms, use_data, use_model
 from undrift.cli.results import TableFormat, listed, output_directory, show_comparison
+from undrift.cli.varied import show_varied
 from undrift.core import check
 
 
@@ -32,6 +33,7 @@ def register(app: typer.Typer) -> None:
     epilog = examples(
         "undrift compare -a fedavg,fedhbm --partition dirichlet:0.1 --seeds 5 --lr 0.1",
         "undrift compare -a fedavg,fedhbm --seeds 3 --targets 0.8,0.9 --format latex > table.tex",
+        "undrift compare -a fedavg,fedhbm --vary data.partition=dirichlet:0.1,dirichlet:1 --seeds 3",
     )
     app.command(cls=CommandWithSettings, epilog=epilog)(compare)
 
@@ -62,6 +64,13 @@ def compare(
     centralised: Annotated[
         bool, typer.Option("--centralised", help="Train on the pooled data as well, as a reference.")
     ] = False,
+    vary: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME=LIST",
+            help="A setting with several values, as in data.partition=dirichlet:0.1,dirichlet:1 or feddpc.lam=0.1,1.",
+        ),
+    ] = None,
     settings: Settings = None,
     out: Out = None,
     format: Format = None,
@@ -84,12 +93,18 @@ def compare(
     import undrift as ud
     from undrift.algorithms.text import split
     from undrift.cli.config import combine, find_comparison, find_measures, labelled, resolve
+    from undrift.cli.values import argument, read_values
     from undrift.reporting.record import NAMED_METRICS
     from undrift.reporting.table import NAMES, check_names
+    from undrift.simulation.vary import Loaded
 
     wanted = {"targets": listed(targets), "last_k": last, "centralised": centralised or None}
     printed = TableFormat.checked(format, columns, as_json)
     learning_rates = None if rates is None else _rates(rates)
+    varied = None
+    if vary is not None:
+        name, values = read_values("--vary", vary)
+        varied = {argument(name): values}
     given = {
         "data.name": data,
         "data.partition": partition,
@@ -117,10 +132,11 @@ def compare(
             comparison = ud.compare(
                 chosen,
                 configuration.model,
-                configuration.federation,
+                Loaded(configuration.data),
                 seeds=_counted("compare.seeds", configured_seeds or 1, first_seed)
                 if seeds is None
-                else _seeds(seeds, first_seed),
+                else seeds_of("--seeds", seeds, first_seed),
+                vary=varied,
                 out=home,
                 **measures,
                 **arguments,
@@ -128,26 +144,31 @@ def compare(
         except KeyboardInterrupt as interruption:
             interruption.args = (f"interrupted; resume with the same command and --out {home}",)
             raise
-        show_comparison(comparison, home, printed)
+        if varied is None:
+            show_comparison(comparison, home, printed)
+        else:
+            show_varied(comparison, home, as_json)
 
 
-def _seeds(text: str, first: int) -> list[int]:
-    """Of ``5``, five seeds from the first on; of ``0,1,7``, these."""
+def seeds_of(option: str, text: str, first: int | None) -> Any:
+    """Of ``5``, five seeds from the first on, or the count if there is no first; of ``0,1,7``, these."""
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
-        raise ValueError(f"--seeds must be a count or a list such as 0,1,7, got {check.shown(text)}") from None
-    return numbers if len(numbers) > 1 else _counted("--seeds", numbers[0], first)
+        raise ValueError(f"{option} must be a count or a list such as 0,1,7, got {check.shown(text)}") from None
+    if len(numbers) == 1 and first is None:
+        return numbers[0]
+    return numbers if len(numbers) > 1 else _counted(option, numbers[0], first)
 
 
-def _counted(name: str, seeds: int | list[int], first: int) -> list[int]:
+def _counted(name: str, seeds: int | list[int], first: int | None) -> list[int]:
     """Of a count, so many seeds from the first on."""
     from undrift.simulation.compare import MOST_SEEDS
 
     if isinstance(seeds, list):
         return seeds
     check.integer(name, seeds, 1, MOST_SEEDS)
-    return list(range(first, first + seeds))
+    return list(range(first or 0, (first or 0) + seeds))
 
 
 def _rates(text: str) -> list[float]:

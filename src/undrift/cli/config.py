@@ -103,10 +103,11 @@ def parse_setting(text: str) -> tuple[str, str, Any]:
         raise ValueError(f"a setting is written section.key=value, as in local.lr=0.05, got {check.shown(text)}")
     if not dot:
         raise ValueError(f"unknown key {check.shown(section)}{_suggestion('', section)}")
-    return section, key, _toml_value(value.strip())
+    return section, key, parse_value(value.strip())
 
 
-def _toml_value(text: str) -> Any:
+def parse_value(text: str) -> Any:
+    """A value as in TOML, or a word without quotes."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):  # what is no TOML, has too many digits, or is nested too deeply

@@ -26,6 +26,13 @@ _DATA = (
     ),
     _setting(
         "data",
+        "validation_share",
+        number(0, 1, open_high=True),
+        "part of its training samples that a client holds out instead of all test sets, to choose settings by",
+        default=0.0,
+    ),
+    _setting(
+        "data",
         "normalise",
         Kind("true or false", (bool,), check.flag, lambda: "true or false"),
         "scale images to mean 0, std 1",

@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 import sys
 import unicodedata
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 
 logger = logging.getLogger("undrift")
 _EVERYWHERE = "everywhere"  # the attribute of a record that is printed to files as well
@@ -65,6 +67,25 @@ class Pace:
 def warning(text: str) -> None:
     """A line that tells the user what is wrong and what is done about it."""
     logger.warning(text)
+
+
+_failures_expected: ContextVar[bool] = ContextVar("_failures_expected", default=False)
+
+
+@contextmanager
+def failures_expected() -> Iterator[None]:
+    """Meanwhile it is nothing special that a run diverges: some of many that are tried do."""
+    token = _failures_expected.set(True)
+    try:
+        yield
+    finally:
+        _failures_expected.reset(token)
+
+
+def failure(text: str) -> None:
+    """A warning that a run diverges, unless that is expected."""
+    if not _failures_expected.get():
+        warning(text)
 
 
 def printable(text: str) -> str:

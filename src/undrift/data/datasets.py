@@ -29,19 +29,21 @@ def load(
     seed: int = 0,
     *,
     test_share: float = 0.0,
+    validation_share: float = 0.0,
     normalise: bool = True,
     features: str | None = None,
 ) -> FederatedData:
     """A named data set split among clients, by default with the partition and the number of clients of its entry.
 
-    With a `test_share`, every client holds out that part of its samples as a test set of its own. Images are
+    With a `test_share`, every client holds out that part of its samples as a test set of its own. With a
+    `validation_share`, such a part takes the place of all test sets: for choosing settings. Images are
     normalised by the mean and the deviation of the training set, unless `normalise` is False. With `features`
     ("hog") samples are features of the images, computed once and kept in the cache, and not normalised.
     """
     if name in _OWN:
         settings: dict[str, Any] = {"partition": partition, "clients": clients, "features": features}
         settings["normalise"] = None if normalise else normalise
-        return _load_own(name, seed, test_share, settings)
+        return _load_own(name, seed, test_share, validation_share, settings)
     name = full_name(name)
     description = CATALOGUE[name]
     arrays = _arrays(name, description)
@@ -77,6 +79,8 @@ def load(
         _keep_tests_of_clients(data, users, owner, arrays["test_user"])
     if test_share:
         data = data.hold_out(test_share, seed)
+    if validation_share:
+        data = data.validation(validation_share, seed)
     data.recipe = {
         "name": name,
         "partition": partition,
@@ -84,7 +88,10 @@ def load(
         "seed": seed,
         "test_share": test_share,
         "normalise": normalise,
-    } | ({} if features is None else {"features": features})
+    }
+    # Later arguments, so that recipes without them stay as they were.
+    data.recipe |= {"validation_share": validation_share} if validation_share else {}
+    data.recipe |= {} if features is None else {"features": features}
     return data
 
 
@@ -94,7 +101,9 @@ def add(name: str, loader: Callable[[int], Any]) -> None:
     _OWN[name] = loader
 
 
-def _load_own(name: str, seed: int, test_share: float, others: Mapping[str, Any]) -> FederatedData:
+def _load_own(
+    name: str, seed: int, test_share: float, validation_share: float, others: Mapping[str, Any]
+) -> FederatedData:
     for option, value in others.items():
         if value is not None:
             raise ValueError(f"{option}={shown(value)} is for named data sets; {name} says itself who has what")
@@ -106,7 +115,9 @@ def _load_own(name: str, seed: int, test_share: float, others: Mapping[str, Any]
         )
     data = loaded if isinstance(loaded, FederatedData) else FederatedData.from_clients(loaded)
     data = data.hold_out(test_share, seed) if test_share else copy.copy(data)
-    data.recipe = {"name": name, "seed": seed, "test_share": test_share, "digest": data.fingerprint()}
+    data = data.validation(validation_share, seed) if validation_share else data
+    validated = {"validation_share": validation_share} if validation_share else {}
+    data.recipe = {"name": name, "seed": seed, "test_share": test_share, **validated, "digest": data.fingerprint()}
     return data
 
 

@@ -302,6 +302,16 @@ class FederatedData:
         other.client_names = other.local_tests = None
         return other
 
+    def validation(self, share: float, seed: int = 0) -> FederatedData:
+        """The same federation with a share of every client's samples, stratified by class, instead of all test sets.
+
+        What is chosen by such a test set has not seen the other one.
+        """
+        check.number("validation_share", share, 0, 1, open_low=True, open_high=True)
+        untested = copy.copy(self)
+        untested.test = None
+        return untested.hold_out(share, seed)
+
     def owner(self, row: int) -> int | None:
         """The client that holds a row, if any."""
         found = np.flatnonzero(self.rows == row)

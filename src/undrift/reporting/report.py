@@ -256,8 +256,8 @@ def _settings(records: Sequence[Record], settings: Sequence[Mapping[str, Any]]) 
 
 
 def _without_split(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the many numbers that the picture shows."""
-    return {key: value for key, value in config.items() if key != "split"}
+    """Without the many numbers that pictures show."""
+    return {key: value for key, value in config.items() if key not in ("split", "tuning")}
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

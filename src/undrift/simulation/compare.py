@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,27 +24,24 @@ from undrift.reporting import conformal, export, notebook, rank_diagram, report,
 from undrift.reporting.facts import names_of
 from undrift.reporting.figures import LAST_K, apart, summarise
 from undrift.reporting.record import Record, history_frame, shown_columns
+from undrift.reporting.sensitivity import Sensitivity, draw, sensitivity_of
 from undrift.reporting.table import Column
 from undrift.reporting.table import columns as table_columns
 from undrift.reporting.targets import Targets, check_targets, has_relative
 from undrift.reporting.task import by_task
 from undrift.simulation.arguments import Objects
-from undrift.simulation.callbacks import Callback, CallbackLike, as_callbacks
-from undrift.simulation.cohort import choices, instabilities
+from undrift.simulation.callbacks import CallbackLike, as_callbacks
 from undrift.simulation.defaults import Resolved, resolve_defaults
-from undrift.simulation.describe import as_begun, read_options, same_options
-from undrift.simulation.loop import train
+from undrift.simulation.describe import read_options
 from undrift.simulation.options import AUTO, SEEDS, Auto, Options, plain
-from undrift.simulation.prepare import find_algorithm, find_data, prepare, with_engine
+from undrift.simulation.prepare import find_algorithm, find_data
 from undrift.simulation.progress import overall_bar
-from undrift.simulation.round import can_train_together, capacity
-from undrift.simulation.run import Run
-from undrift.simulation.setup import Experiment, Setup
-from undrift.simulation.simulate import reopen, start
+from undrift.simulation.together import Entry, named, train_all
+from undrift.simulation.vary import variants
 from undrift.statistics.conformal import Conformal, check_levels
 from undrift.statistics.samples import LEVEL
 from undrift.storage import files, predictions
-from undrift.storage.comparison import read_order, write_order
+from undrift.storage.comparison import folders_of, read_order, write_order
 from undrift.storage.directory import RunDirectory
 from undrift.storage.files import DamageError
 
@@ -204,6 +197,23 @@ class Comparison:
         """Save such drawings over rounds, bytes and seconds, each as SVG, PDF and PNG; returns the paths."""
         return notebook.write_figures(self.everything, folder, column, formats)
 
+    def sensitivity(self) -> pd.DataFrame:
+        """Of runs that differ in one setting, the final accuracy with each of its values.
+
+        A row per algorithm and value: mean, standard deviation, lowest and highest over the seeds that did not fail.
+        """
+        return self._varied().table()
+
+    def plot_sensitivity(self, axes: Axes | None = None) -> Axes:
+        """Draw the final accuracy against the one setting in which the runs differ: mean, and band over seeds."""
+        return draw(self._varied(), axes)
+
+    def _varied(self) -> Sensitivity:
+        found = sensitivity_of(self.records)
+        if found is None:
+            raise ValueError("the runs do not differ in one setting alone; compare with vary={...} makes such runs")
+        return found
+
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         return notebook.html_table(self.everything, self.targets, self.last_k)
@@ -298,34 +308,6 @@ def _told_apart(found: Sequence[_Stored]) -> list[Record]:
     return records
 
 
-class _Key(NamedTuple):
-    """What tells the runs of one algorithm apart."""
-
-    lr: float
-    seed: int
-
-
-class _Place(NamedTuple):
-    """A run of a comparison before it is prepared."""
-
-    label: str
-    home: Path | None
-    options: Options
-    stored: RunDirectory | None  # of a run that is there already
-    group: tuple[_Key, ...]  # with which runs it trains; empty if that is not decided yet
-
-    @property
-    def key(self) -> _Key:
-        return _Key(self.options.lr, self.options.seed)
-
-
-class _Planned(NamedTuple):
-    """A run of a comparison, ready to start or to be resumed."""
-
-    place: _Place
-    experiment: Experiment
-
-
 def compare(
     algorithms: Mapping[str, str | Algorithm | Written] | Sequence[str | Algorithm | Written],
     model: str | nn.Module | None = None,
@@ -334,6 +316,7 @@ def compare(
     seeds: int | Sequence[int] = 1,
     *,
     lr: float | Sequence[float] | Auto = AUTO,
+    vary: Mapping[str, Sequence[Any]] | None = None,
     targets: Targets = None,
     last_k: int | None = None,
     centralised: bool | str = False,
@@ -352,6 +335,11 @@ def compare(
     checked, and its initial weights come from `out`. A run that diverges is recorded, and the others are trained all
     the same.
 
+    `vary` names a setting and the values that it takes in turn: an argument of `simulate`, ``{"cohort": [0.1, 0.5]}``,
+    of `undrift.data.load` where data are given by name, ``{"partition": ["dirichlet:0.1", "iid"]}``, or an option of an
+    algorithm, ``{"feddpc.lam": [0.1, 1]}``. Values that make different tasks have folders, ``out/VALUE/LABEL/seed-S``;
+    `sensitivity` has the accuracy with each.
+
     The table counts the rounds and bytes to each of `targets`, which end no run (`target` does): accuracies such as
     0.6, or shares of the centralised accuracy such as ``"90%"``. By default that is the final accuracy of the first
     algorithm. `last_k` is how many rounds the mean at the end is over: 100, or all of a shorter run.
@@ -362,7 +350,7 @@ def compare(
     """
     reference = _reference(centralised)
     check_measures(targets, last_k, centralised=reference is not None)
-    labelled, chosen, watching = _labelled(algorithms), _seeds(seeds), as_callbacks(callbacks)
+    labelled, chosen, watching = labelled_algorithms(algorithms), list_of_seeds(seeds), as_callbacks(callbacks)
     if reference is not None:
         if (name := Centralised.__name__) in labelled:
             raise ValueError(f"centralised adds a run {name!r}, which is the label of another")
@@ -370,188 +358,64 @@ def compare(
     rates = _rates(lr)
     if out is not None:
         out = check.path("out", out)
-    objects, others = _separated(options)
-    federations = _federations(data, chosen)
+    objects, others = separated("compare", options)
     if others.get("weighting", AUTO) == AUTO:
         others["weighting"] = "samples"
-
-    def resolved(label: str, algorithm: Algorithm | Written, rate: Any, seed: int) -> Resolved:
-        given = Objects(algorithm, model, federations[seed], test, **objects)
-        with _named(label):
-            return resolve_defaults(given, Options(**others | {"lr": rate, "seed": seed}), federations[seed])
-
-    each = {
-        label: [resolved(label, written, rate, seed) for rate in _rates_of(written, rates) for seed in chosen]
-        for label, written in labelled.items()
-    }
-    names = {
-        label: _names(label, [rate for rate in _rates_of(written, rates) for _ in chosen])
-        for label, written in labelled.items()
-    }
-    unique = list(dict.fromkeys(name for of_label in names.values() for name in of_label))
-    folders = None if out is None else {name: out / folder for name, folder in _folders(unique).items()}
-    places = {label: _places(names[label], [run.options for run in runs], folders) for label, runs in each.items()}
-    begun = _modules_begun_with(model, [place for of_label in places.values() for place in of_label])
-    planned: dict[str, list[_Planned]] = {}
-    shared: dict[int, Setup] = {}
-    records: list[Record] = []
-    count, first = sum(map(len, each.values())), next(iter(labelled.items()))
-    # What all have, unless their text says otherwise.
-    common = resolved(first[0], first[1].algorithm, rates[0], chosen[0])
+    federations: dict[int, dict[int, FederatedData]] = {}
+    entries: list[Entry] = []
+    orders: dict[Path, list[str]] = {}
+    for variant in variants(vary or {}, labelled, data, others):
+        if id(variant.data) not in federations:
+            federations[id(variant.data)] = federations_of(variant.data, chosen)
+        given = Given(model, federations[id(variant.data)], test, objects, variant.options)
+        runs = [
+            (name, given.resolved(label, written, rate, seed))
+            for label, written in variant.algorithms.items()
+            for rate, name in _named_rates(label, _rates_of(written, rates))
+            for seed in chosen
+        ]
+        order = list(dict.fromkeys(name for name, _ in runs))
+        home = None if out is None else out / variant.folder
+        folders = None if home is None else {name: home / folder for name, folder in folders_of(order).items()}
+        found = [
+            Entry(name, run, None if folders is None else folders[name] / f"seed-{run.options.seed}")
+            for name, run in runs
+        ]
+        if not entries:
+            first = next(iter(variant.algorithms.items()))
+            # What all have, unless their text says otherwise.
+            common = given.resolved(first[0], first[1].algorithm, rates[0], chosen[0])
+        entries += sorted(found, key=lambda entry: (order.index(entry.label), entry.run.options.seed))
+        if home is not None:
+            orders[home] = order
+    tested = test is not None or all(each.test for of_seed in federations.values() for each in of_seed.values())
+    if targets is not None and not tested:
+        raise ValueError(f"targets={check.shown(targets)} need a test set; give test=(x, y)")
     notice(common.notice)
-    with overall_bar(f"{count} runs", sum(run.options.rounds for runs in each.values() for run in runs)):
-        for label, runs_of_label in each.items():
-            planned[label] = []
-            for place, run in zip(places[label], runs_of_label, strict=True):
-                seed = place.options.seed
-                like = shared.get(seed) or next(iter(shared.values()), None)
-                with _named(label):
-                    experiment = with_engine(prepare(_begun(run.objects, begun, place.home), place.options, like))
-                if place.group and place.stored is None:
-                    experiment = replace(experiment, engine_reason="as the runs it was to train with")
-                if not experiment.algorithm.pooled:
-                    shared.setdefault(seed, experiment)
-                planned[label].append(_Planned(place, experiment))
-                if targets is not None and experiment.test is None:
-                    raise ValueError(f"targets={check.shown(targets)} need a test set; give test=(x, y)")
-        order = list(dict.fromkeys(plan.place.label for runs in planned.values() for plan in runs))
-        new = [plan for runs in planned.values() for plan in runs if plan.place.stored is None]
-        said = dict.fromkeys(f"{p.place.label}: {text}" for p in new for text in instabilities(p.experiment))
-        for text in dict.fromkeys(f"{p.place.label}: {text}" for p in new for text in choices(p.experiment)):
-            notice(text)
-        for text in said:
-            warning(text)
-        for runs in planned.values():
-            for group in _groups(runs):
-                records += _finished(group, watching, None if records else order, out)
-    ordered = sorted(records, key=lambda r: (order.index(r.label), r.seed))
-    return Comparison(ordered, common.options.target if targets is None else targets, last_k)
+    with overall_bar(f"{len(entries)} runs", sum(entry.run.options.rounds for entry in entries)):
+        records = train_all(entries, watching, lambda: _write_orders(orders))
+    return Comparison(records, common.options.target if targets is None else targets, last_k)
 
 
-def _places(names: Sequence[str], each: Sequence[Options], folders: Mapping[str, Path] | None) -> list[_Place]:
-    """The runs of one algorithm, with the options that those in the folders were begun with."""
-    places = []
-    for name, options in zip(names, each, strict=True):
-        home = None if folders is None else folders[name] / f"seed-{options.seed}"
-        stored = None
-        group: tuple[_Key, ...] = ()
-        if home is not None and (home / "config.json").exists():
-            stored = RunDirectory.open(home)
-            if (label := stored.config["label"]) != name:
-                raise ValueError(f"{home} holds the run {label!r}, not {name!r}; choose another directory or label")
-            options = same_options(stored, options)
-            key = _Key(options.lr, options.seed)
-            group = found if key in (found := _stored_group(stored)) else (key,)
-        places.append(_Place(name, home, options, stored, group))
-    return [place if place.group else _joined(place, places) for place in places]
+def _write_orders(orders: Mapping[Path, Sequence[str]]) -> None:
+    for home, order in orders.items():
+        write_order(home, order)
 
 
-def _joined(place: _Place, others: Sequence[_Place]) -> _Place:
-    """A run that is not there yet, as a member of the group that others were begun in, and computed as they are."""
-    for other in others:
-        if place.key in other.group:
-            options = replace(place.options, engine=other.options.engine, device=other.options.device)
-            return place._replace(group=other.group, options=options)
-    return place
+class Given(NamedTuple):
+    """What the runs of a comparison share."""
 
+    model: Any
+    federations: Mapping[int, FederatedData]  # of every seed
+    test: Any
+    objects: Mapping[str, Any]
+    options: Mapping[str, Any]
 
-def _modules_begun_with(model: Any, places: Iterable[_Place]) -> dict[Path | None, nn.Module]:
-    """For runs that are there already, the given module with their initial weights: one object where these are equal.
-
-    The module of a repeated comparison may be initialised otherwise, as `resume` allows.
-    """
-    found: dict[Path | None, nn.Module] = {}
-    known: dict[str, nn.Module] = {}
-    for place in places:
-        if not isinstance(model, nn.Module) or place.stored is None:
-            continue
-        key = str(place.stored.config.get("model"))
-        if key not in known:
-            with _named(place.label):
-                known[key] = as_begun(place.stored, model)
-        found[place.home] = known[key]
-    if any(module is not model for module in known.values()):
-        notice("the initial weights are those that the comparison in this directory was begun with")
-    return found
-
-
-def _begun(objects: Objects, begun: Mapping[Path | None, nn.Module], home: Path | None) -> Objects:
-    """With the module of the run in `home`; a new one begins where the others of its comparison did."""
-    return replace(objects, model=begun.get(home, next(iter(begun.values())))) if begun else objects
-
-
-@contextmanager
-def _named(label: str) -> Iterator[None]:
-    """What one of the algorithms cannot do is said before the first of them has trained."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{label}: {error}") from error
-
-
-def _groups(planned: Sequence[_Planned]) -> list[list[_Planned]]:
-    """What trains together: those begun together, in their order; of the others as many as the engine has room for."""
-    begun: dict[tuple[_Key, ...], list[_Planned]] = {}
-    new: list[list[_Planned]] = []
-    for plan in planned:
-        if plan.place.group:
-            begun.setdefault(plan.place.group, []).append(plan)
-        elif (
-            new
-            and len(new[-1]) < capacity(plan.experiment)
-            and can_train_together(new[-1][0].experiment, plan.experiment)
-        ):
-            new[-1].append(plan)
-        else:
-            new.append([plan])
-    for keys, members in begun.items():
-        members.sort(key=lambda plan, keys=keys: keys.index(plan.place.key))  # type: ignore[misc]
-    return [*(part for group in begun.values() for part in _compatible(group)), *new]
-
-
-def _compatible(group: list[_Planned]) -> list[list[_Planned]]:
-    """The group, or each of its runs alone if their samples are no longer shared."""
-    if all(can_train_together(group[0].experiment, plan.experiment) for plan in group):
-        return [group]
-    return [[plan] for plan in group]
-
-
-def _finished(
-    group: Sequence[_Planned], callbacks: Sequence[Callback], order: Sequence[str] | None, out: Path | None
-) -> list[Record]:
-    """Train runs together; all of them are opened and checked before the first one changes its directory.
-
-    `order` is that of all labels, to be kept in `out` by the first group of a comparison.
-    """
-    begun = group[0].place.group
-    keys = begun or tuple(plan.place.key for plan in group)
-    runs: dict[_Key, Run] = {}
-    with ExitStack() as stack:
-        for place, experiment in sorted(group, key=lambda plan: plan.place.stored is None):
-            if place.stored is None:
-                members = [key._asdict() for key in keys]
-                runs[place.key] = stack.enter_context(start(experiment, place.home, place.label, members))
-            else:
-                stack.enter_context(place.stored.writing())
-                runs[place.key] = reopen(experiment, place.stored)
-        ordered = [runs[plan.place.key] for plan in group]
-        if len(group) < len(begun) and any(run.rounds < run.options.rounds and not run.ended for run in ordered):
-            warning(
-                f"{ordered[0].label}: {len(begun)} runs were begun together and {len(group)} are continued; "
-                "their results are the same to rounding"
-            )
-        if order is not None and out is not None:
-            write_order(out, order)
-        train(ordered, callbacks, "stop")
-    return [run.record for run in ordered]
-
-
-def _stored_group(directory: RunDirectory) -> tuple[_Key, ...]:
-    """The runs that a stored one was begun with; none if it was begun alone."""
-    try:
-        return tuple(_Key(float(member["lr"]), int(member["seed"])) for member in directory.config.get("group", ()))
-    except (TypeError, KeyError, ValueError):
-        raise ValueError(f"{directory.path} has a configuration whose group cannot be read") from None
+    def resolved(self, label: str, algorithm: Algorithm | Written, rate: Any, seed: int) -> Resolved:
+        data = self.federations[seed]
+        with named(label):
+            objects = Objects(algorithm, self.model, data, self.test, **self.objects)
+            return resolve_defaults(objects, Options(**{**self.options, "lr": rate, "seed": seed}), data)
 
 
 def read_record(directory: RunDirectory) -> Record:
@@ -590,7 +454,7 @@ def _is_complete(record: Record) -> bool:
 MOST_SEEDS = 10_000
 
 
-def _labelled(algorithms: Any) -> dict[str, Written]:
+def labelled_algorithms(algorithms: Any) -> dict[str, Written]:
     given = check.plain(algorithms)
     if isinstance(given, str) or not isinstance(given, Mapping | Sequence):
         raise TypeError(
@@ -627,7 +491,7 @@ def _reference(centralised: Any) -> Written | None:
     return found
 
 
-def _seeds(seeds: Any) -> list[int]:
+def list_of_seeds(seeds: Any) -> list[int]:
     seeds = plain(seeds)
     if not isinstance(seeds, list):
         check.integer("seeds", seeds, 1, MOST_SEEDS)
@@ -639,7 +503,7 @@ def _seeds(seeds: Any) -> list[int]:
     return seeds
 
 
-def _federations(data: Any, seeds: Sequence[int]) -> dict[int, FederatedData]:
+def federations_of(data: Any, seeds: Sequence[int]) -> dict[int, FederatedData]:
     """The data of every seed."""
     if callable(data):
         check.function("data", data, "seed")
@@ -663,41 +527,19 @@ def _rates_of(written: Written, rates: Sequence[Any]) -> Sequence[Any]:
     return [written.settings["lr"]] if "lr" in written.settings else rates
 
 
-def _names(label: str, rates: Sequence[Any]) -> list[str]:
-    """The names of runs with these rates, as they were given, which they have if they differ."""
-    if len(set(rates)) == 1:
-        return [label] * len(rates)
-    short = [f"{rate:g}" for rate in rates]
-    return [f"{label}, lr {text if float(text) == rate else rate}" for text, rate in zip(short, rates, strict=True)]
+def _named_rates(label: str, rates: Sequence[Any]) -> list[tuple[Any, str]]:
+    """Rates as they were given, with the names of runs that have them; where there are several, these tell them."""
+    if len(rates) == 1:
+        return [(rates[0], label)]
+    short = [(rate, f"{rate:g}") for rate in rates]
+    return [(rate, f"{label}, lr {text if float(text) == rate else rate}") for rate, text in short]
 
 
-def _separated(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def separated(function: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The objects among further arguments, and the options."""
     objects = [f.name for f in fields(Objects) if f.kw_only]
     known = [*objects, *(f.name for f in fields(Options) if f.name not in ("seed", "lr"))]
     for key in given:
         if key not in known:
-            raise TypeError(f"compare has no argument {key!r}{nearest(key, known)}")
+            raise TypeError(f"{function} has no argument {key!r}{nearest(key, known)}")
     return {k: v for k, v in given.items() if k in objects}, {k: v for k, v in given.items() if k not in objects}
-
-
-_LONGEST = 100  # characters of a folder's name
-_DEVICES = re.compile(r"^(con|prn|aux|nul|com[0-9]|lpt[0-9])(?=\.|$)")  # names that Windows gives to no folder
-
-
-def _folders(names: Sequence[str]) -> dict[str, str]:
-    """A folder for every run: its name in plain characters, with a checksum where these are too many or not enough."""
-    short = {name: _DEVICES.sub(r"run-\g<0>", _plain_characters(name) or "run") for name in names}
-    count = Counter(short.values())
-    return {
-        name: folder if count[folder] == 1 and len(folder) <= _LONGEST else f"{folder[:_LONGEST]}-{_checksum(name)}"
-        for name, folder in short.items()
-    }
-
-
-def _plain_characters(name: str) -> str:
-    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")
-
-
-def _checksum(name: str) -> str:
-    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]

@@ -34,13 +34,18 @@ Description = dict[str, Any]
 _LATER: Description = {"metrics": [], "plugins": [], "aggregate": "mean", "compress": None}
 
 
-def describe(objects: Objects, algorithm: Algorithm, data: FederatedData, test: Samples | None) -> Description:
-    """What `resume` makes the objects from again, or recognises them by; plug-ins and codec are instances."""
+def describe(
+    objects: Objects, algorithm: Algorithm, data: FederatedData, test: Samples | None, known: Description | None = None
+) -> Description:
+    """What `resume` makes the objects from again, or recognises them by; plug-ins and codec are instances.
+
+    `known` describes the same data already: their fingerprint takes a while.
+    """
     model, metrics = objects.model, objects.metrics
     return {
         "algorithm": _description(algorithm),
         "model": fingerprint.of_module(model) if isinstance(model, nn.Module) else model,
-        "data": data.recipe or {fingerprint.FINGERPRINT: data.fingerprint()},
+        "data": known or data.recipe or {fingerprint.FINGERPRINT: data.fingerprint()},
         "test": None if test is None else fingerprint.of_samples(test),
         "loss": _by_name(objects.loss),
         "augment": _by_name(objects.augment),

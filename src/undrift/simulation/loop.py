@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from undrift.client.generators import noticed
-from undrift.core.log import warning
+from undrift.core.log import failure
 from undrift.engines import allocation
 from undrift.engines.determinism import arithmetic, threads
 from undrift.simulation.callbacks import Callback, EarlyStopping
@@ -124,7 +124,7 @@ def _round(
             except DivergenceError as error:
                 if on_divergence == "raise":
                     raise
-                warning(f"{run.label}, seed {run.options.seed}: {error}")
+                failure(f"{run.label}, seed {run.options.seed}: {error}")
                 rows.append((run, None))
     return rows
 

@@ -120,7 +120,13 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None) -> Se
         observer=observer,
         precision=find_precision(options.precision, learner.device, learner.dtype),
         weighting=weighting,
-        description=describe(objects, algorithm, federation, None if objects.test is None else problem.test),
+        description=describe(
+            objects,
+            algorithm,
+            federation,
+            None if objects.test is None else problem.test,
+            None if like is None or like.data is not federation else like.description["data"],
+        ),
     )
 
 

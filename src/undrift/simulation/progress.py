@@ -29,6 +29,7 @@ _overall: ContextVar[_Overall | None] = ContextVar("_overall", default=None)
 
 
 _hidden: ContextVar[bool] = ContextVar("_hidden", default=False)
+_counted: ContextVar[int] = ContextVar("_counted", default=0)  # rounds of every run that the overall bar has already
 
 
 @contextmanager
@@ -56,6 +57,22 @@ def overall_bar(label: str, rounds: int) -> Iterator[None]:
 
 
 @contextmanager
+def counted(rounds: int) -> Iterator[None]:
+    """Meanwhile runs are continued whose first rounds the overall bar has counted."""
+    token = _counted.set(rounds)
+    try:
+        yield
+    finally:
+        _counted.reset(token)
+
+
+def skipped(rounds: int) -> None:
+    """Rounds of the overall bar that need not be computed."""
+    if (overall := _overall.get()) is not None:
+        overall.advance(rounds, computed=False)
+
+
+@contextmanager
 def progress_bar(label: str, rounds: int, runs: int = 1) -> Iterator[Tick]:
     """Yields ``tick(rounds done, row of the last round)``, for `runs` runs that train together.
 
@@ -71,7 +88,7 @@ def progress_bar(label: str, rounds: int, runs: int = 1) -> Iterator[Tick]:
 
         def tick(done: int, row: dict[str, Any] | None) -> None:
             nonlocal begun
-            new, task.done = done - task.done, done
+            new, task.done = max(0, done - max(task.done, _counted.get())), done
             if not begun:
                 task.before = done
             task.figures = task.figures if row is None else _figures(row, task.figures)

@@ -20,7 +20,7 @@ from undrift.client.evaluate import MOST_BYTES, predict, predictions
 from undrift.client.fairness import Figures, fairness
 from undrift.core import tree
 from undrift.core.check import SMALLEST
-from undrift.core.log import notice, warning
+from undrift.core.log import failure, notice, warning
 from undrift.core.parts import Part, mark
 from undrift.core.tree import Tree
 from undrift.data.arrays import tensor
@@ -410,7 +410,7 @@ class Run:
         if self._exploded or not exploded(row["train_loss"], start):
             return
         self._exploded = True
-        warning(
+        failure(
             f"{self.label}, seed {self.options.seed}: in round {row['round']} the training loss is "
             f"{row['train_loss']:.3g}, over {EXPLODED} times that of the first round; {remedy(self._experiment)}"
         )

@@ -14,10 +14,19 @@ from undrift.reporting.sections.classes import classes
 from undrift.reporting.sections.clients import clients
 from undrift.reporting.sections.conformal import conformal
 from undrift.reporting.sections.section import Section
+from undrift.reporting.sections.sensitivity import accuracy_across, accuracy_against
 from undrift.reporting.sections.significance import ranks_over_tasks, significance
+from undrift.reporting.sections.tuning import choices
 
-SECTIONS: tuple[Callable[[Sequence[Record]], Section | None], ...] = (significance, classes, clients, conformal)
-OVERALL: tuple[Callable[[Sequence[Sequence[Record]]], Section | None], ...] = (ranks_over_tasks,)
+SECTIONS: tuple[Callable[[Sequence[Record]], Section | None], ...] = (
+    choices,
+    accuracy_against,
+    significance,
+    classes,
+    clients,
+    conformal,
+)
+OVERALL: tuple[Callable[[Sequence[Sequence[Record]]], Section | None], ...] = (accuracy_across, ranks_over_tasks)
 
 
 def sections_of(records: Sequence[Record]) -> list[Section]:
