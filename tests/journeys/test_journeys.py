@@ -96,6 +96,8 @@ def test_a_wheel_has_all_that_it_needs(tmp_path: Path) -> None:
     path = str(tmp_path / wheel.stdout.split()[-1])
     unpacked = tmp_path / "unpacked"
     subprocess.run([sys.executable, "-m", "zipfile", "-e", path, str(unpacked)], check=True)
+    page = ROOT / "src" / "undrift" / "ui" / "static"
+    assert {each.name for each in (unpacked / "undrift" / "ui" / "static").iterdir()} == set(os.listdir(page))
     environment = os.environ | {"PYTHONPATH": str(unpacked), "OMP_NUM_THREADS": "1"}
     program = "import undrift.cli, sys; sys.argv[0] = 'undrift'; print(undrift.__file__); undrift.cli.main()"
     command = [sys.executable, "-c", program, "compare", "-a", "fedavg,fedprox", "--rounds", "2", "--out", "out"]

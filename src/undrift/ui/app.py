@@ -95,6 +95,7 @@ def make_app(live: Live, *, loopback: bool, on_close: Callable[[list[int]], None
 
     routes = [
         Route("/", _page),
+        Route("/favicon.ico", _no_icon),
         Route("/api/session", _session),
         Route("/api/runs", _runs),
         Route("/api/events", _events),
@@ -143,6 +144,10 @@ def _live(request: Request) -> Live:
 
 async def _page(request: Request) -> Response:
     return HTMLResponse((_STATIC / "index.html").read_bytes())
+
+
+async def _no_icon(request: Request) -> Response:
+    return Response(status_code=204)
 
 
 async def _session(request: Request) -> Response:

@@ -79,7 +79,7 @@ export function draw(box, curves, chart) {
   const ticks = range.log ? logTicks(range.low, range.high, Math.max(2, room / 34)) : linearTicks(range.low, range.high, Math.max(2, room / 52));
   const tickText = (tick) => (chart.percent ? `${Number((100 * tick).toPrecision(6))}\u00a0%` : numberText(tick, 6));
   const left = 14 + 7 * Math.max(2, ...ticks.map((tick) => tickText(tick).length));
-  const inner = Math.max(20, width - left - 12);
+  const inner = Math.max(20, width - left - 24);
   const axis = chart.axis;
   let end = axis === "round" ? 2 : 1e-9;
   for (const curve of shown) end = Math.max(end, curve[axis].at(-1));
@@ -116,7 +116,7 @@ export function draw(box, curves, chart) {
       bands.append(node("path", { d: `${around}Z`, fill: curve.colour, "fill-opacity": 0.16 }));
     }
     const dashes = curve.failed ? "2 4" : curve.dashed ? "6 4" : "none";
-    lines.append(node("path", { d: pathOf(xs, ys), stroke: curve.colour, "stroke-width": shown.length > 30 ? 1.25 : 2, "stroke-dasharray": dashes }));
+    lines.append(node("path", { d: pathOf(xs, ys), stroke: curve.colour, "stroke-width": shown.length > 12 ? 1.25 : 2, "stroke-dasharray": dashes }));
     if (xs.length === 1) lines.append(node("circle", { cx: xs[0], cy: ys[0], r: 3, fill: curve.colour }));
   }
   const marks = node("g", {});

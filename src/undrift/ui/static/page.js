@@ -21,7 +21,7 @@ let chosen = null; // the run in the detail panel
 let statusFilter = "";
 let awaited = null; // the job that the form has started
 let chart = { at: () => null };
-let fetching = false, stale = false, drawn = false, begun = false;
+let fetching = false, stale = false, begun = false, legend = "";
 
 // ---- talking to the server ----
 
@@ -94,7 +94,7 @@ function showRow(run) {
   }
   parts.label.replaceChildren(run.label, ...(run.seed === null ? [] : [element("span", "seed", ` · seed ${run.seed}`)]));
   parts.what.title = [run.label, run.name, run.reason, ...run.missing].filter(Boolean).join("\n");
-  const about = [run.data, run.partition, run.model].filter(Boolean).join(" · ");
+  const about = [run.data, run.partition, run.model, rateText(run)].filter(Boolean).join(" · ");
   parts.about.replaceChildren(statusOf(run), ` · ${run.status === "broken" ? run.reason : about || run.name}`);
   parts.box.setAttribute("aria-label", `Compare ${run.label}, ${run.name}`);
   const best = run.accuracy !== null ? valueText(run.accuracy, true) : run.loss !== null ? numberText(run.loss) : "";
@@ -130,9 +130,12 @@ function makeRow(id) {
   });
   return { row, box, what, label, about, picture, figure };
 }
+function rateText(run) {
+  return run.lr === null ? "" : `lr ${numberText(run.lr, 4)}`;
+}
 function matches(run) {
   const words = $("search").value.toLowerCase().split(/\s+/).filter(Boolean);
-  const text = [run.label, run.name, run.data, run.partition, run.model, run.status, `seed ${run.seed}`].join(" ").toLowerCase();
+  const text = [run.label, run.name, run.data, run.partition, run.model, rateText(run), run.status, `seed ${run.seed}`].join(" ").toLowerCase();
   return (!statusFilter || run.status === statusFilter) && words.every((word) => text.includes(word));
 }
 function filter() {
@@ -192,7 +195,7 @@ function wantedCurves() {
 function labelled(wanted) {
   const label = ({ members }) => members.length > 1 ? `${members[0].label} · ${members.length} seeds` : `${members[0].label}${members[0].seed === null ? "" : ` · seed ${members[0].seed}`}`;
   let names = wanted.map(label);
-  for (const part of [(run) => run.data, (run) => run.partition, (run) => run.model, (run) => (run.lr === null ? "" : `lr ${run.lr}`), (run) => run.name]) {
+  for (const part of [(run) => run.data, (run) => run.partition, (run) => run.model, rateText, (run) => run.name]) {
     const count = new Map();
     for (const name of names) count.set(name, (count.get(name) || 0) + 1);
     const values = new Map();
@@ -202,7 +205,6 @@ function labelled(wanted) {
   return names;
 }
 async function updateCurves() {
-  if (!drawn) { drawn = true; requestAnimationFrame(() => { drawn = false; drawChart(); }); }
   if (fetching) { stale = true; return; }
   fetching = true;
   try {
@@ -212,7 +214,7 @@ async function updateCurves() {
       const wanted = wantedCurves();
       const missing = wanted.filter(({ ids, stamp }) => curves.get(ids)?.column !== column || curves.get(ids).seen !== stamp);
       for (const ids of [...curves.keys()]) if (!wanted.some((each) => each.ids === ids)) curves.delete(ids);
-      if (!missing.length) break;
+      if (!missing.length) { drawChart(); break; }
       const query = new URLSearchParams({ column });
       for (const { ids } of missing) {
         const held = curves.get(ids);
@@ -269,16 +271,22 @@ function drawChart() {
     const hint = ticked.size ? "Nothing to draw yet: curves appear with the first round." : "Tick runs to compare their curves.";
     $("chart").append(element("p", "hint", hint));
   }
+  showLegend(lines);
+  const notes = [];
+  if (lines.some((line) => line.low)) notes.push("Lines are means over seeds, bands reach from the lowest to the highest seed.");
+  if (lines.some((line) => line.failed)) notes.push("Dotted: runs that diverged, or whose loss exploded.");
+  $("note").textContent = notes.join(" ");
+}
+function showLegend(lines) {
+  const now = JSON.stringify(lines.map(({ label, colour, dashed, failed }) => [label, colour, dashed, failed]));
+  if (now === legend) return;
+  legend = now;
   $("legend").replaceChildren(...lines.map((line) => {
     const item = element("li"), name = element("span", "", line.label + (line.failed ? " (failed)" : ""));
     name.title = line.label;
     item.append(swatch(line), name);
     return item;
   }));
-  const notes = [];
-  if (lines.some((line) => line.low)) notes.push("Lines are means over seeds, bands reach from the lowest to the highest seed.");
-  if (lines.some((line) => line.failed)) notes.push("Dotted: runs that diverged, or whose loss exploded.");
-  $("note").textContent = notes.join(" ");
 }
 function swatch(line) {
   const made = element("i", line.dashed ? "swatch dashed" : "swatch");
@@ -323,7 +331,7 @@ function showDetail() {
   const home = $("detail"), head = element("div", "head"), facts = element("p", "soft");
   head.append(element("h2", "", run.label), statusOf(run));
   const figures = [
-    run.seed === null ? "" : `seed ${run.seed}`, run.lr === null ? "" : `lr ${run.lr}`, run.data, run.partition, run.model,
+    run.seed === null ? "" : `seed ${run.seed}`, rateText(run), run.data, run.partition, run.model,
     `${run.rounds}${run.total === null ? "" : ` of ${run.total}`} rounds`, run.accuracy === null ? "" : `accuracy ${valueText(run.accuracy, true)}`,
   ];
   facts.textContent = figures.filter(Boolean).join(" · ");
