@@ -167,6 +167,15 @@ def test_pages_are_confined(server: Server) -> None:
             assert server.visitor().get(link).status_code == 200
 
 
+def test_many_curves_at_once_leave_runs_read(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    visitor = server.visitor()
+    id = only_run(visitor)["id"]
+    monkeypatch.setattr("undrift.ui.app._READING", -1.0)  # no time is left
+    (curve,) = visitor.get("/api/curves", params={"curve": id}).json()["curves"]
+    assert curve["y"] == [0.1, 0.2]
+    assert not only_run(visitor)["loading"]
+
+
 # Who is asking
 
 

@@ -202,7 +202,8 @@ async def _curves(request: Request) -> Response:
             ids, _, stamp = each.partition("~")
             members = [run for id in ids.split("-") if (run := live.catalogue.runs.get(id)) is not None]
             for run in members:
-                run.follow(deadline)
+                if not run.read:
+                    run.follow(deadline)
             if members:
                 histories = [run.history for run in members]
                 found.append({"curve": ids} | curve_of(histories, name, stamp))
