@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
 
+from trials import networks_are_tried_once as networks_are_tried_once
+
 torch.set_num_threads(1)
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # the compiler of PyTorch would start processes that outlive a test
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,8 +42,6 @@ def _no_process_left_running() -> Iterator[None]:
         return
     before = set(psutil.Process().children(recursive=True))
     yield
-    if compiler := sys.modules.get("torch._inductor.async_compile"):
-        compiler.shutdown_compile_workers()
     started = set(psutil.Process().children(recursive=True)) - before
     _, running = psutil.wait_procs(started, timeout=60)
     commands = [" ".join(process.cmdline()) for process in running]

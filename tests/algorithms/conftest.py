@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from trials import networks_are_tried_once as networks_are_tried_once
-
 
 @pytest.fixture(autouse=True)
 def _try_networks_once(networks_are_tried_once: None) -> None:

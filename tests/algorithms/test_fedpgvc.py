@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import undrift as ud
-from laws import FIRST, TRAINING, Law, classified, mlp, normed, seeded
+from laws import FIRST, SHORT, TRAINING, Law, classified, mlp, normed, seeded
 from undrift import PGVC
 from undrift.algorithms import MAFSVRG, MOON, FedAvg, FedBN, FedNova, FedPGVC, FedProx
 from undrift.core.tree import Tree
@@ -272,7 +272,7 @@ def test_the_optimiser_receives_the_changed_gradient() -> None:
 @pytest.mark.parametrize("law", [x for x in FIRST if x.algorithm.name() != "fedpgvc"], ids=lambda law: law.name)
 def test_it_goes_with_every_algorithm(law: Law) -> None:
     def trained(pgvc: PGVC | None) -> dict[str, Tensor]:
-        options = {**TRAINING, **law.options, "rounds": 2}
+        options = {**SHORT, **law.options, "rounds": 2}
         return ud.simulate(replace(law.algorithm, pgvc=pgvc), law.model(), classified(), **options).parameters
 
     plain, empty, full = (trained(p) for p in (None, PGVC(layers=0), PGVC(layers=1, form="additive")))
@@ -307,9 +307,9 @@ def test_without_a_plug_in_there_is_nothing_to_see() -> None:
 @pytest.mark.parametrize("algorithm", PLUGGED, ids=repr)
 @pytest.mark.parametrize("given", [False, True])
 def test_resuming(algorithm: ud.Algorithm, given: bool, tmp_path: Path) -> None:
-    whole = ud.simulate(algorithm, mlp(), classified(), **TRAINING)
+    whole = ud.simulate(algorithm, mlp(), classified(), **SHORT)
     ud.simulate(
-        algorithm, mlp(), classified(), out=tmp_path / "run", callbacks=[lambda row, run: row["round"] == 2], **TRAINING
+        algorithm, mlp(), classified(), out=tmp_path / "run", callbacks=[lambda row, run: row["round"] == 2], **SHORT
     )
     again = ud.resume(tmp_path / "run", algorithm=algorithm if given else None, model=mlp(), data=classified())
     assert_close(again.parameters, whole.parameters, rtol=0, atol=0)

@@ -13,16 +13,23 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "undrift-friend"
 
 PROGRAM = """
 import torch, undrift as ud
+from typer.testing import CliRunner
+from undrift.cli import app
 from undrift_friend import FedFriend
 
+torch.manual_seed(0)
 data = [(torch.randn(8, 3), torch.randint(2, (8,))) for _ in range(3)]
 model = torch.nn.Linear(3, 2)
-named = ud.simulate("fedfriend", model, data, rounds=3)
-given = ud.simulate(FedFriend(mu=0.1), model, data, rounds=3, engine="sequential")
-assert all(torch.allclose(v, given.parameters[k], atol=1e-6) for k, v in named.parameters.items())
-neutral, plain = ud.simulate(FedFriend(mu=0.0), model, data, rounds=3), ud.simulate("fedavg", model, data, rounds=3)
+given = {"rounds": 3, "steps": 4, "lr": 0.5}  # with one step of everybody, the pulls of the clients cancel
+named = ud.simulate("fedfriend", model, data, **given)
+made = ud.simulate(FedFriend(mu=0.1), model, data, engine="sequential", **given)
+assert all(torch.allclose(v, made.parameters[k], atol=1e-6) for k, v in named.parameters.items())
+neutral, plain = ud.simulate(FedFriend(mu=0.0), model, data, **given), ud.simulate("fedavg", model, data, **given)
 assert all(torch.equal(v, plain.parameters[k]) for k, v in neutral.parameters.items())
-assert any(not torch.equal(v, plain.parameters[k]) for k, v in named.parameters.items())
+assert any(not torch.allclose(v, plain.parameters[k], atol=1e-4) for k, v in named.parameters.items())
+page = CliRunner().invoke(app, ["explain", "fedfriend"]).stdout
+assert "Clients stay near their own last model" in page
+assert "mu" in page
 """
 
 
@@ -35,18 +42,13 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(home)}
 
 
-def test_it_is_known_by_name_and_obeys_its_neutral_element(environment: dict[str, str]) -> None:
+def test_it_is_known_by_name_explained_and_obeys_its_neutral_element(environment: dict[str, str]) -> None:
     subprocess.run([sys.executable, "-c", PROGRAM], env=environment, check=True)
 
 
-def test_it_is_listed_and_explained(environment: dict[str, str]) -> None:
+def test_it_is_listed(environment: dict[str, str]) -> None:
     undrift = [sys.executable, "-m", "undrift"]
     listed = subprocess.run(
         [*undrift, "list", "algorithms"], env=environment, capture_output=True, text=True, check=True
     )
     assert "fedfriend" in listed.stdout
-    page = subprocess.run(
-        [*undrift, "explain", "fedfriend"], env=environment, capture_output=True, text=True, check=True
-    )
-    assert "Clients stay near their own last model" in page.stdout
-    assert "mu" in page.stdout

@@ -23,6 +23,7 @@ from undrift.reporting.record import TIMES
 from undrift.simulation import progress
 from undrift.storage.directory import RunDirectory
 
+pytestmark = pytest.mark.usefixtures("networks_are_tried_once")
 QUICK = ("-m", "softmax", "--clients", "10", "--rounds", "3", "--set", "run.cohort=2", "--set", "local.lr=0.5")
 Undrift = Callable[..., Result]
 

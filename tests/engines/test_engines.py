@@ -418,8 +418,11 @@ class TestChoice:
             with pytest.raises(ValueError, match=r"draws random numbers by torch.poisson"):
                 simulate(Gate(5, 3).double(), vectors(), engine)
 
-    def test_a_model_too_large_for_several_clients_is_trained_client_by_client(self) -> None:
-        model = nn.Sequential(nn.Embedding(1_200_000, 32), nn.Flatten(), nn.Linear(160, 3))  # 154 MB, few operations
+    def test_a_model_too_large_for_several_clients_is_trained_client_by_client(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules["undrift.engines.choose"]._MEMORY, "cpu", 10 << 20)  # a hundredth
+        model = nn.Sequential(nn.Embedding(12_000, 32), nn.Flatten(), nn.Linear(160, 3))  # 1.5 MB, few operations
         data = [(torch.randint(9, (n, 5)), torch.randint(3, (n,))) for n in (4, 4)]
         run = ud.simulate("fedavg", model, data, rounds=1, steps=1)
         assert run.engine == "sequential (the model is too large to train several clients at once)"

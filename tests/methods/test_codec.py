@@ -11,7 +11,7 @@ import torch
 from torch.testing import assert_close
 
 import undrift as ud
-from laws import FIRST, SIZES, TRAINING, Law, classified, mlp, normed
+from laws import FIRST, SHORT, SIZES, Law, classified, mlp, normed
 from undrift.core import tree
 from undrift.core.random import Key
 from undrift.core.tree import Tree
@@ -19,9 +19,11 @@ from undrift.methods import codec
 from undrift.methods.codec import Codec, Half
 from undrift.protocol import Message, State
 
+pytestmark = pytest.mark.usefixtures("networks_are_tried_once")
+
 
 def run(algorithm: Any = "fedavg", model: Any = mlp, **options: Any) -> ud.Run:
-    return ud.simulate(algorithm, model(), classified(), **TRAINING | options)
+    return ud.simulate(algorithm, model(), classified(), **SHORT | options)
 
 
 def test_half_is_near_and_keeps_what_must_be_exact() -> None:

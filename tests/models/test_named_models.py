@@ -123,6 +123,7 @@ def test_the_shape_of_outputs(name: str) -> None:
 SLOW = {"vit-b32", "vgg11-bn", "vgg19", "vgg19-bn", "resnet18-bn"}
 
 
+@pytest.mark.usefixtures("networks_are_tried_once")
 @pytest.mark.parametrize("name", [n for n in SMALL if n not in SLOW])
 def test_engines_agree(name: str) -> None:
     """Two local steps of SCAFFOLD in double precision; one of plain averaging where a network is large."""

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 import undrift as ud
-from trials import networks_are_tried_once as networks_are_tried_once
 
 HERE = Path(__file__).parent
 INDEX = json.loads((HERE / "index.json").read_text("utf-8"))

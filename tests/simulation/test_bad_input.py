@@ -303,6 +303,7 @@ class TestDivergence:
             ud.simulate("fedavg", nn.Linear(2, 1), data, **self.settings | {"lr": 0.01})
         assert caught.value.clients == [1]
 
+    @pytest.mark.usefixtures("networks_are_tried_once")
     @pytest.mark.parametrize("engine", ["sequential", "batched"])
     @pytest.mark.parametrize("name", [name for name in algorithms.available() if name != "fedbn"])  # it normalises
     def test_names_the_client_in_every_algorithm(self, name: str, engine: str) -> None:

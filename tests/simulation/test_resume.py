@@ -28,6 +28,7 @@ from undrift.storage.checkpoint import Checkpoint
 from undrift.storage.directory import RunDirectory
 from undrift.storage.files import write_json
 
+pytestmark = pytest.mark.usefixtures("networks_are_tried_once")
 SETTINGS: dict[str, Any] = {"rounds": 6, "cohort": 2, "batch_size": 4, "lr": 0.1}
 TEST = classified((20,))[0]
 

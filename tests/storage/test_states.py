@@ -221,6 +221,7 @@ def test_stateless_clients_have_no_states(nothing: dict[str, Any]) -> None:
     assert (kept.gather(np.array([0, 1])), kept.kept, len(kept), list(kept.blocks())) == (nothing, {}, 0, [])
 
 
+@pytest.mark.usefixtures("networks_are_tried_once")
 class TestRuns:
     """Where states are stored changes no bit of a run, nor of a resumed one."""
 
