@@ -92,7 +92,9 @@ class TestOnTestSamples:
         pair = only([answering("A", 60, 100), answering("B", 80, 100)])
         table = Answers(60, 0, 20, 20)
         assert (pair.mcnemar_p, pair.mcnemar_corrected_p) == pytest.approx(tuple(mcnemar(table)))
-        assert pair.independence_p == pytest.approx(independence(table))
+        assert math.isnan(pair.independence_p), "it decides nothing"
+        whole = only([answering("A", 60, 100), answering("B", 80, 100)], everything=True)
+        assert whole.independence_p == pytest.approx(independence(table))
         assert (pair.samples, pair.better, pair.decided_by) == (100, "B", "test samples")
         assert pair.low < -0.2 < pair.high < 0
         assert "McNemar’s exact test on 100\u00a0test samples; one seed" in pair.reason
@@ -213,6 +215,12 @@ class TestSection:
         assert "−10.5" in section.html
         assert "&lt;B&gt;" in section.html
         assert "<B>" not in section.html
+
+    def test_no_difference_has_no_sign(self) -> None:
+        section = significance([*runs("A", LOW), *runs("B", LOW)])
+        assert section is not None
+        assert section.html.count("0.0<br>") == 2
+        assert "+0.0" not in section.html
 
     def test_nothing_of_one_label(self) -> None:
         assert significance(runs("A", LOW)) is None

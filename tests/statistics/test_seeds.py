@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
+from statsmodels.stats.multitest import multipletests
 
 from undrift.statistics.seeds import holm, paired
 
@@ -83,6 +84,11 @@ class TestLittleToTest:
 def test_holm_by_hand() -> None:
     assert holm([0.01, 0.04, 0.03]).tolist() == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.5, 0.9]).tolist() == pytest.approx([1.0, 1.0])
+
+
+def test_holm_is_that_of_statsmodels() -> None:
+    p = np.random.default_rng(0).random(20) ** 4
+    assert holm(p) == pytest.approx(multipletests(p, method="holm")[1])
 
 
 def test_holm_leaves_out_what_was_not_tested() -> None:

@@ -66,5 +66,5 @@ def _for_a_page(text: str) -> str:
     drawing = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", drawing, flags=re.DOTALL)
     drawing = re.sub(r"font-family:[^;\"]*", "font-family: inherit", drawing)
     drawing = drawing.replace("#000000", "currentColor").replace("xlink:href", "href")
-    style = f"width:100%;max-width:{width}pt;height:auto;fill:currentColor"
+    style = f"width:100%;min-width:28rem;max-width:{width}pt;height:auto;fill:currentColor"
     return f'<svg role="img" aria-label="Critical-difference diagram" {box} style="{style}">{drawing}</svg>'

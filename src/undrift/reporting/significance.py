@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,12 +16,13 @@ from undrift.reporting import record as columns
 from undrift.reporting.figures import apart, by_label, values_of
 from undrift.reporting.record import Record
 from undrift.reporting.wording import NBSP, count_text, list_text
-from undrift.statistics.predictions import Array
+from undrift.statistics.predictions import Array, Predictions
 from undrift.statistics.samples import LEVEL, Answers, bootstrap_difference, independence, mcnemar
 from undrift.statistics.seeds import FEWEST, holm, paired
 from undrift.statistics.tasks import interquartile_mean, probability_of_improvement, ranking
 
 _NAN = math.nan
+_NEVER, _WHERE_IT_DECIDES, _ALWAYS = "never", "where it decides", "always"  # when runs are tested on test samples
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,10 @@ def pairs_of(
     By default the accuracy, where there is one, else the loss. Tests that do not decide are made where `everything` is
     asked for.
     """
-    groups = by_label(apart(records)[0])
     name = column or column_of(records)
-    pairs = [_pair(groups, *labels, name, everything) for labels in itertools.combinations(groups, 2)]
+    runs = {label: _runs(each, name) for label, each in by_label(apart(records)[0]).items()}
+    on_samples = _NEVER if name != "accuracy" else _ALWAYS if everything else _WHERE_IT_DECIDES
+    pairs = [_pair(runs, *labels, on_samples) for labels in itertools.combinations(runs, 2)]
     direction = {"higher": 1, "lower": -1}.get(columns.column(name).better or "", 0)
     return _decided(pairs, level, direction)
 
@@ -84,14 +86,27 @@ def _final(record: Record, column: str) -> float:
     return float(known[-1]) if known else math.nan
 
 
-def _pair(groups: Mapping[str, Sequence[Record]], label: str, other: str, column: str, everything: bool) -> Pair:
-    ours, theirs = ({r.seed: r for r in groups[name] if not r.failed} for name in (label, other))
+class _Run(NamedTuple):
+    """What tests need of a run that did not fail."""
+
+    final: float
+    predictions: Predictions | None
+
+
+def _runs(records: Sequence[Record], column: str) -> dict[int, _Run] | None:
+    """By seed; None if all failed."""
+    sound = [record for record in records if not record.failed]
+    finals = {record.seed: _Run(_final(record, column), record.predictions) for record in sound}
+    return {seed: run for seed, run in finals.items() if math.isfinite(run.final)} if sound else None
+
+
+def _pair(runs: Mapping[str, dict[int, _Run] | None], label: str, other: str, on_samples: str) -> Pair:
+    ours, theirs = runs[label] or {}, runs[other] or {}
     common = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
-    common = [runs for runs in common if all(math.isfinite(_final(run, column)) for run in runs)]
-    found = paired([_final(a, column) for a, _ in common], [_final(b, column) for _, b in common])
+    found = paired([a.final for a, _ in common], [b.final for _, b in common])
     pair = Pair(label, other, found.seeds, found.difference, reason=found.reason)
     if not common:
-        failed = [name for name, runs in ((label, ours), (other, theirs)) if not runs]
+        failed = [name for name in (label, other) if runs[name] is None]
         return replace(pair, reason=f"every run of {list_text(failed)} failed") if failed else pair
     pair = replace(
         pair,
@@ -102,13 +117,13 @@ def _pair(groups: Mapping[str, Sequence[Record]], label: str, other: str, column
     )
     if found.seeds < FEWEST and not pair.reason:
         pair = _because(pair, f"{count_text(found.seeds, 'seed')}: too few to know the spread over seeds")
-    by_seeds = found.seeds >= FEWEST and math.isfinite(found.t)
-    if column != "accuracy" or (by_seeds and not everything):
+    decided = _deciding(pair)[0] == "seeds"
+    if on_samples == _NEVER or (on_samples == _WHERE_IT_DECIDES and decided):
         return pair
-    return _on_samples(pair, common)
+    return _on_samples(pair, common, on_samples == _ALWAYS)
 
 
-def _on_samples(pair: Pair, common: Sequence[tuple[Record, Record]]) -> Pair:
+def _on_samples(pair: Pair, common: Sequence[tuple[_Run, _Run]], everything: bool) -> Pair:
     """With the tests of runs on the same test samples."""
     kept = [(a.predictions, b.predictions) for a, b in common]
     known = [(a, b) for a, b in kept if a is not None and b is not None and np.array_equal(a.targets, b.targets)]
@@ -129,7 +144,7 @@ def _on_samples(pair: Pair, common: Sequence[tuple[Record, Record]]) -> Pair:
         # Seeds that contradict each other show no difference, however clear each is.
         mcnemar_p=max(test.exact for test in tests) if len(leads) < 2 else 1.0,
         mcnemar_corrected_p=max(test.corrected for test in tests) if len(leads) < 2 else 1.0,
-        independence_p=max(filter(math.isfinite, map(independence, tables)), default=math.nan),
+        independence_p=max(filter(math.isfinite, map(independence, tables if everything else ())), default=math.nan),
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from undrift.core.extras import needs
 from undrift.statistics.predictions import Array
 
-RESAMPLES = 10_000
+RESAMPLES = 5_000
 LEVEL = 0.05  # of error, wherever none is given
 
 

@@ -51,7 +51,8 @@ def _cell(known: dict[tuple[str, str], Pair], row: str, other: str, column: str)
     if difference != difference:
         shown = MISSING
     elif column == "accuracy":
-        shown = f"{100 * difference:+.1f}".replace("-", "−")
+        points = round(100 * difference, 1)
+        shown = f"{points:+.1f}".replace("-", "−") if points else "0.0"
     else:
         shown = number_text(difference).replace("-", "−")
     return _Cell(shown, p_text(pair.p), pair.better == row, pair.reason)
@@ -80,7 +81,9 @@ def ranks_over_tasks(tasks: Sequence[Sequence[Record]]) -> Section | None:
         return Section(title, Markup(""), f"No ranks: {missing}.")
     return Section(
         title,
-        Markup("<figure>{}</figure>").format(drawing),
+        Markup('<figure><div class="scroll" role="region" tabindex="0" aria-label="{}">{}</div></figure>').format(
+            title, drawing
+        ),
         "Average rank by final accuracy, 1 for the best; Friedman’s test that all are alike: "
         f"{p_text(ranks.friedman_p)}. "
         "A bar joins methods that Nemenyi’s test does not tell apart: their average ranks differ by less than "
