@@ -111,7 +111,7 @@ def write_figures(
         figure = Figure(figsize=(5, 3.5), layout="constrained")
         draw(records, column, figure.subplots(), against)
         for each in formats:
-            written.append(folder / f"{name}-{against}.{each}")
+            written.append(folder / f"{name.replace('/', '-')}-{against}.{each}")
             # The same runs make the same file: without a date, and with names that are no random numbers.
             dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(each)
             with rc_context({"svg.hashsalt": "undrift", "pdf.fonttype": 42}):

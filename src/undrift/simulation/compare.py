@@ -20,7 +20,16 @@ from undrift.core.log import notice, warning
 from undrift.data import FederatedData
 from undrift.data.federated import Clients
 from undrift.methods.algorithm import Algorithm
-from undrift.reporting import conformal, export, notebook, rank_diagram, report, significance
+from undrift.reporting import (
+    conformal,
+    drift,
+    drift_picture,
+    export,
+    notebook,
+    rank_diagram,
+    report,
+    significance,
+)
 from undrift.reporting.facts import names_of
 from undrift.reporting.figures import LAST_K, apart, summarise
 from undrift.reporting.record import Record, history_frame, shown_columns
@@ -213,6 +222,24 @@ class Comparison:
         if found is None:
             raise ValueError("the runs do not differ in one setting alone; compare with vary={...} makes such runs")
         return found
+
+    def diagnostics(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """The drift diagnostics at the end of training, a column per label: means over the last tenth of the rounds.
+
+        Of the whole model, and averaged over its layers. `columns` chooses some: ``["gradient_norm/mean"]``.
+        """
+        return drift.final_figures(notebook.with_tasks(self.records), columns)
+
+    def draw_diagnostics(self, path: str | Path, columns: Sequence[str] | None = None) -> Path:
+        """Draw the drift diagnostics over rounds and by layer, to a file .svg, .png or .pdf; returns its path.
+
+        `columns` chooses some, by default the first statistic of each. Labels name the task where there are several.
+        """
+        path = check.path("path", path)
+        content = drift_picture.rendered(notebook.with_tasks(self.records), path.suffix, columns)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.replace(path, content)
+        return path
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

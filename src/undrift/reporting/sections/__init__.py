@@ -13,6 +13,7 @@ from undrift.reporting.record import Record
 from undrift.reporting.sections.classes import classes
 from undrift.reporting.sections.clients import clients
 from undrift.reporting.sections.conformal import conformal
+from undrift.reporting.sections.drift import drift
 from undrift.reporting.sections.section import Section
 from undrift.reporting.sections.sensitivity import accuracy_across, accuracy_against
 from undrift.reporting.sections.significance import ranks_over_tasks, significance
@@ -24,6 +25,7 @@ SECTIONS: tuple[Callable[[Sequence[Record]], Section | None], ...] = (
     significance,
     classes,
     clients,
+    drift,
     conformal,
 )
 OVERALL: tuple[Callable[[Sequence[Sequence[Record]]], Section | None], ...] = (accuracy_across, ranks_over_tasks)
