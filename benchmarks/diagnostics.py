@@ -35,7 +35,7 @@ KINDS = {
 def images() -> list[tuple[torch.Tensor, torch.Tensor]]:
     generator = torch.Generator().manual_seed(0)
     return [
-        (torch.rand(200, 1, 28, 28, generator=generator), torch.randint(10, (200,), generator=generator))
+        (torch.rand(64, 1, 28, 28, generator=generator), torch.randint(10, (64,), generator=generator))
         for _ in range(20)
     ]
 
@@ -67,7 +67,7 @@ class SingleRounds:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--turns", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=3, help="of a turn")
     parser.add_argument("--device")
     options = parser.parse_args()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import undrift as ud
 from records import record
+from undrift.cli import app
 from undrift.reporting import drift, drift_picture
 from undrift.reporting.record import Record
 from undrift.reporting.report import render
@@ -84,8 +87,9 @@ def test_the_section_of_the_report() -> None:
 @pytest.mark.parametrize("values", [[1.0] * 3, [0.0] * 3, [np.nan] * 3, [1e-30, 1.0, 1e30], [-0.5, 0.2, 0.9]], ids=str)
 def test_any_values_can_be_drawn(values: Sequence[float]) -> None:
     plain = record("FedAvg", [0.1] * 3)
-    odd = plain._replace(history=plain.history.assign(**{"x/value": values, "x/value/a": values, "x/value/b": 1.0}))
-    page = render([odd])
+    for name in ("x/value", "x/value/a"):
+        plain.history[name] = values
+    page = render([plain._replace(history=plain.history.assign(**{"x/value/b": 1.0}))])
     assert "nan" not in page.partition("<h2>Drift</h2>")[2].partition("</section>")[0]
 
 
@@ -110,3 +114,17 @@ def test_from_run_directories(tmp_path: Path) -> None:
     assert sorted(table.iloc[0, 2:]) == pytest.approx(sorted(run.history["gradient_norm/max"].iloc[-1] for run in runs))
     assert comparison.draw_diagnostics(tmp_path / "new" / "d.svg").read_bytes().startswith(b"<?xml")
     assert json.loads((tmp_path / "even" / "config.json").read_text())["options"]["diagnostics"] == ["gradient_norm"]
+
+
+def test_the_command(tmp_path: Path) -> None:
+    ud.simulate("fedavg", "mlp", "digits", rounds=1, cohort=2, diagnostics="client_distance", out=tmp_path / "run")
+    picture = tmp_path / "d.svg"
+    shown = CliRunner().invoke(app, ["show", "diagnostics", str(tmp_path / "run"), "-o", str(picture)])
+    assert re.search(r"client_distance/max +whole model +0\.\d+", shown.stdout)
+    assert picture.is_file()
+    given = ["show", "diagnostics", str(tmp_path / "run"), "-c", "client_distance/max", "-o", str(picture), "--json"]
+    figures = json.loads(CliRunner().invoke(app, given).stdout)["figures"]
+    assert [row["of"] for row in figures] == ["whole model", "mean over layers"]
+    refused = CliRunner().invoke(app, [*given[:-1], "-c", "drift/mean"])
+    assert refused.exit_code == 2
+    assert "no run has the diagnostic 'drift/mean'; allowed: 'client_distance/mean'" in refused.stderr

@@ -45,7 +45,8 @@ def diagnostics(
     picture = comparison.draw_diagnostics(out, chosen)
     table = comparison.diagnostics(chosen)
     if as_json:
-        print_json({"picture": str(picture), "figures": table.to_dict("records")})
+        known = table.astype(object).where(table.notna(), None)  # JSON has no NaN
+        print_json({"picture": str(picture), "figures": known.to_dict("records")})
         return
     labels = list(table.columns[2:])
     rows = [[row["figure"], row["of"], *(number_text(row[label]) for label in labels)] for _, row in table.iterrows()]

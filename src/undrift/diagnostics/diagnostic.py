@@ -46,6 +46,14 @@ class Seen:
         return tree.mean(self.updates, self.weights)
 
     @cached_property
+    def mean_update_norm(self) -> Tensor:
+        return layerwise.norms(self.mean_update, self.layers)
+
+    @cached_property
+    def previous_norm(self) -> Tensor:
+        return layerwise.norms(self.previous, self.layers)
+
+    @cached_property
     def update_norms(self) -> Tensor:
         return layerwise.row_norms(self.updates, self.layers)
 
@@ -59,10 +67,13 @@ class Seen:
         return layerwise.norms(self.mean_gradient, self.layers)
 
     def mean(self, figures: Tensor) -> Tensor:
-        """Σ p_i of what clients have a figure of [n, ...]; those without a direction (NaN) are left out."""
-        known = ~figures.isnan()
-        weights = self.weights.view(-1, *[1] * (figures.ndim - 1)) * known
-        return (weights * torch.where(known, figures, 0)).sum(0) / weights.sum(0)
+        """Σ p_i over clients [n, 1 + L]."""
+        return (self.weights[:, None] * figures).sum(0)
+
+    def mean_cosine(self, cosines: Tensor) -> Tensor:
+        """The same over clients that have a direction: of others the cosine is NaN."""
+        known = ~cosines.isnan()
+        return self.mean(torch.where(known, cosines, 0)) / self.mean(known)
 
     def spread(self, rows: Tree, centre: Tree) -> Tensor:
         """Σ p_i ‖row_i − centre‖² [1 + L]."""

@@ -46,10 +46,10 @@ def _alignment(seen: Seen) -> Tensor:
 
     def with_mean(rows: tree.Tree) -> Tensor:
         products = layerwise.row_products(rows, seen.mean_gradient, layers)
-        return seen.mean(cosine(products, layerwise.row_norms(rows, layers), seen.mean_gradient_norm))
+        return seen.mean_cosine(cosine(products, layerwise.row_norms(rows, layers), seen.mean_gradient_norm))
 
     norms = (layerwise.row_norms(rows, layers) for rows in (correction, needed))
-    ideal = seen.mean(cosine(layerwise.pair_products(correction, needed, layers), *norms))
+    ideal = seen.mean_cosine(cosine(layerwise.pair_products(correction, needed, layers), *norms))
     return torch.stack([with_mean(direction), with_mean(gradient), with_mean(correction), ideal])
 
 

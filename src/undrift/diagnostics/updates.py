@@ -18,22 +18,21 @@ def _distance(seen: Seen) -> Tensor:
 
 def _cosine(seen: Seen) -> Tensor:
     products = layerwise.row_products(seen.updates, seen.mean_update, seen.layers)
-    return _over_clients(seen, cosine(products, seen.update_norms, layerwise.norms(seen.mean_update, seen.layers)))
+    return _over_clients(seen, cosine(products, seen.update_norms, seen.mean_update_norm))
 
 
 def _previous_cosine(seen: Seen) -> Tensor:
     products = layerwise.row_products(seen.updates, seen.previous, seen.layers)
-    return _over_clients(seen, cosine(products, seen.update_norms, layerwise.norms(seen.previous, seen.layers)))
+    return _over_clients(seen, cosine(products, seen.update_norms, seen.previous_norm))
 
 
 def _over_clients(seen: Seen, cosines: Tensor) -> Tensor:
-    return torch.stack([seen.mean(cosines), lowest(cosines)])
+    return torch.stack([seen.mean_cosine(cosines), lowest(cosines)])
 
 
 def _global_cosine(seen: Seen) -> Tensor:
     product = layerwise.products(seen.step, seen.previous, seen.layers)
-    norms = (layerwise.norms(each, seen.layers) for each in (seen.step, seen.previous))
-    return cosine(product, *norms)[None]
+    return cosine(product, layerwise.norms(seen.step, seen.layers), seen.previous_norm)[None]
 
 
 def _variance(seen: Seen) -> Tensor:
@@ -41,7 +40,7 @@ def _variance(seen: Seen) -> Tensor:
 
 
 def _ratio(seen: Seen) -> Tensor:
-    return (layerwise.norms(seen.mean_update, seen.layers) / seen.mean(seen.update_norms))[None]
+    return (seen.mean_update_norm / seen.mean(seen.update_norms))[None]
 
 
 DIAGNOSTICS = (
