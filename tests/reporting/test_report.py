@@ -242,3 +242,13 @@ def test_settings_that_all_runs_share_are_no_columns() -> None:
 
     assert not {"Rate", "Weights"} & headings([0.1, 0.1])
     assert {"Rate", "Weights"} & headings([0.1, 0.2]) == {"Rate"}
+
+
+def test_the_first_sentence_is_the_headline_and_the_others_the_verdict() -> None:
+    html = page([*seeds("FedAvg", 0.5, 0.6), *seeds("FedHBM", 0.55, 0.65)])
+    lead, verdict = re.search(r'class="headline">(.*?)</p>', html), re.search(r'class="verdict">(.*?)</p>', html)
+    assert lead
+    assert verdict
+    assert lead[1].endswith(".")
+    assert ". " not in lead[1]
+    assert "chance" in verdict[1] or "spread" in verdict[1]
