@@ -45,6 +45,7 @@ def test_momentum_is_kept_across_epochs(cosine: bool, engine: str) -> None:
     run = ud.simulate(text, mlp(), DATA, **full)
     assert_close(run.parameters, by_torch(5, 0.9, cosine), rtol=1e-10, atol=1e-12)
     assert len(run.history) == 5
+    assert not run.history[["bytes_down", "bytes_up"]].any(axis=None)  # nothing travels
 
 
 def test_an_epoch_is_in_batches() -> None:

@@ -81,7 +81,7 @@ def compare(
 
     The first of them is the baseline of the others.
 
-    CONFIG.toml holds settings, which options override, and in its section compare algorithms and seeds.
+    CONFIG.toml holds settings, which options override, and in its section compare algorithms, seeds and targets.
 
     Every data set has defaults of its own. Clients are weighted by samples, unless server.weighting says otherwise.
 

@@ -119,9 +119,11 @@ def _settings(run: Run) -> str:
     batches = "full batches" if options.batch_size is None else f"batches of {options.batch_size}"
     parts = [f"model {model}"] if isinstance(model, str) else []
     server = [] if options.server_lr == 1 else [f"server lr {options.server_lr:g}"]
-    clients = participation(options, len(run.experiment.data))
     weights = "by samples" if options.weighting == "samples" else "equally"
-    return ", ".join([*parts, f"lr {options.lr:g}", *server, batches, f"{clients}, weighted {weights}"])
+    clients = f"{participation(options, len(run.experiment.data))}, weighted {weights}"
+    if run.experiment.algorithm.pooled:
+        clients = "all samples in one place"
+    return ", ".join([*parts, f"lr {options.lr:g}", *server, batches, clients])
 
 
 def _figures(run: Run) -> dict[str, Any]:

@@ -62,18 +62,21 @@ def find_targets(targets: Targets, centralised: float, default: float) -> list[T
 
 def _wanted(target: Any) -> _Wanted:
     if isinstance(target, bool) or not isinstance(target, str | int | float):
-        raise TypeError(f"a target is an accuracy such as 0.6 or '90%', got {check.shown(target)}")
-    text = str(target).strip()
-    if not (match := re.fullmatch(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(%?)", text)) and isinstance(target, str):
-        raise ValueError(f"a target is an accuracy such as 0.6 or '90%', got {check.shown(target)}")
-    if match and match[2]:
-        share = float(match[1]) / 100
-        if not 0 < share <= 1:
-            raise ValueError(
-                f"a target in % is a share of the centralised accuracy, above 0 % and up to 100 %, got {target!r}"
-            )
-        return _Wanted(f"{match[1]}%", share, relative=True)
-    if not 0 <= (value := float(target)) <= 1:
-        percent = f"; {value:g} % are {value / 100:g}" if 1 < value <= 100 else ""
-        raise ValueError(f"a target is an accuracy between 0 and 1, got {target!r}{percent}")
-    return _Wanted(text, value, relative=False)
+        raise TypeError(f"targets: a target is an accuracy such as 0.6 or '90%', got {check.shown(target)}")
+    value, percent = _parsed(target) if isinstance(target, str) else (target, False)
+    if percent and not 0 < value <= 100:
+        share = "a share of the centralised accuracy, above 0 % and up to 100 %"
+        raise ValueError(f"targets: a target in % is {share}, got {check.shown(target)}")
+    if not percent and not 0 <= value <= 1:
+        hint = f"; {value:g} % are {value / 100:g}" if 1 < value <= 100 else ""
+        raise ValueError(f"targets: a target is an accuracy between 0 and 1, got {check.shown(target)}{hint}")
+    name = str(target).replace(" ", "")
+    return _Wanted(name, value / 100, relative=True) if percent else _Wanted(name, float(value), relative=False)
+
+
+def _parsed(text: str) -> tuple[float, bool]:
+    """The number, and whether it is in per cent."""
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(%?)\s*", text, re.ASCII)
+    if found is None:
+        raise ValueError(f"targets: a target is an accuracy such as 0.6 or '90%', got {check.shown(text)}")
+    return float(found[1]), bool(found[2])

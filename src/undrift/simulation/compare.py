@@ -512,7 +512,8 @@ def _reference(centralised: Any) -> Written | None:
             "centralised must be True or written as 'centralised(epochs=150, momentum=0.9)', "
             f"got {check.shown(centralised)}"
         )
-    found = find_algorithm(Centralised() if centralised is True else centralised)
+    with named("centralised"):
+        found = find_algorithm(Centralised() if centralised is True else centralised)
     if not found.algorithm.pooled:
         raise ValueError(f"centralised is written 'centralised(epochs=150, ...)', got {check.shown(centralised)}")
     return found

@@ -355,13 +355,14 @@ class Run:
         """Keep a round that took so long; raises `DivergenceError` and keeps nothing if a number is not finite."""
         started = time.perf_counter() - seconds
         number, wrong, self._obstacle = self.rounds + 1, result.diverged, result.obstacle
+        travels = not self._experiment.algorithm.pooled
         row: dict[str, Any] = {
             "round": number,
             "loss": math.nan,
             "accuracy": math.nan,
             "train_loss": result.train_loss,
-            "bytes_down": result.bytes_down,
-            "bytes_up": result.bytes_up,
+            "bytes_down": result.bytes_down * travels,
+            "bytes_up": result.bytes_up * travels,
             "participants": len(result.ids),
             "evaluation_seconds": 0.0,
             "diverged": bool(len(wrong)),
