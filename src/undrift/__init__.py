@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from undrift.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from undrift import algorithms, data, models
+    from undrift import algorithms, data, models, trackers
     from undrift.data.federated import FederatedData
     from undrift.methods.algorithm import Algorithm
     from undrift.methods.codec import Half
@@ -38,6 +38,7 @@ __all__ = [
     "models",
     "resume",
     "simulate",
+    "trackers",
     "tune",
 ]
 
@@ -64,7 +65,7 @@ def __getattr__(name: str) -> Any:
     """Names are imported when they are first used, so that the command line's help does not wait for torch."""
     if name in _HOMES:
         return getattr(_imported(_HOMES[name]), name)
-    if name in ("algorithms", "data", "models"):
+    if name in ("algorithms", "data", "models", "trackers"):
         return _imported(name)
     raise AttributeError(f"module 'undrift' has no attribute {name!r}")
 

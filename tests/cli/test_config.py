@@ -23,6 +23,7 @@ name = "digits"
 partition = "classes:3"
 clients = 12
 test_share = 0.2
+validation_share = 0.1
 normalise = false
 features = "hog"
 [model]
@@ -59,6 +60,7 @@ compress = "half"
 plugins = ["pgvc(layers=1)"]
 place = "local"
 diagnostics = ["client_distance"]
+trackers = "tensorboard"
 """
 
 
@@ -101,6 +103,7 @@ def test_every_key_arrives(tmp_path: Path) -> None:
         "diagnostics": ["client_distance"],
         "compress": "half",
     }
+    assert [type(tracker) for tracker in found.trackers] == [ud.trackers.TensorBoard]
     assert found.model == "mlp"
     federation = found.federation(5)
     assert federation.recipe == {
@@ -109,6 +112,7 @@ def test_every_key_arrives(tmp_path: Path) -> None:
         "clients": 12,
         "seed": 5,
         "test_share": 0.2,
+        "validation_share": 0.1,
         "normalise": False,
         "features": "hog",
     }

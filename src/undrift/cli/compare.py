@@ -137,6 +137,7 @@ def compare(
                 if seeds is None
                 else seeds_of("--seeds", seeds, first_seed),
                 vary=varied,
+                callbacks=configuration.trackers,
                 out=home,
                 **measures,
                 **arguments,

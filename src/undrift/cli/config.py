@@ -26,12 +26,13 @@ from undrift import algorithms
 from undrift.algorithms.text import Written, parse, written
 from undrift.algorithms.text import read as read_algorithm
 from undrift.cli.options import DEFAULT_DATA
-from undrift.cli.settings import SETTINGS
+from undrift.cli.settings import SETTINGS, TRACKERS
 from undrift.core import check
 from undrift.core.check import nearest
 from undrift.data import FederatedData, full_name, load
 from undrift.simulation.arguments import settings
 from undrift.simulation.options import Option
+from undrift.trackers import Tracker, named
 
 Sections = dict[str, dict[str, Any]]  # section -> key -> value
 ALGORITHM = "algorithm"  # the section whose keys are those of the algorithm that it names
@@ -45,6 +46,7 @@ class Configuration:
     data: dict[str, Any]  # arguments of `undrift.data.load`, except the seed
     model: str | None  # None: the data set's own
     arguments: dict[str, Any]  # further arguments of `undrift.simulate`
+    trackers: list[Tracker]
 
     def federation(self, seed: int) -> FederatedData:
         return load(**self.data, seed=seed)
@@ -125,7 +127,8 @@ def resolve(sections: Sections) -> Configuration:
     arguments = {each.name: _argument(each, given.get(each.section, {})) for each in settings()}
     data = given.get("data", {})
     name = full_name(data.get("name", DEFAULT_DATA))
-    return Configuration(data | {"name": name}, given.get("model", {}).get("name"), arguments)
+    trackers = named(given.get(TRACKERS.section, {}).get(TRACKERS.key, TRACKERS.default))
+    return Configuration(data | {"name": name}, given.get("model", {}).get("name"), arguments, trackers)
 
 
 def _argument(option: Option, keys: Mapping[str, Any]) -> Any:

@@ -32,7 +32,7 @@ def resume(
 ) -> None:
     """Resume a run that was stopped, or add rounds to it.
 
-    DIR is its directory. The results are those of a run that was never stopped.
+    DIR is its directory. The results are those of a run that was never stopped. Trackers that log the run continue.
 
     Code that a run was started with is named again; nothing in DIR is executed. So is code that makes the module or
     the data of a run that was begun in Python: architecture and samples are checked, weights come from DIR.
@@ -42,7 +42,9 @@ def resume(
             raise ValueError(f"{option} names code that the run was started with, as in net.py:Net, got {given!r}")
     import undrift as ud
     from undrift.algorithms import known
+    from undrift.storage import tracked
     from undrift.storage.directory import RunDirectory
+    from undrift.trackers import available, named
 
     stored = RunDirectory.open(directory).config
     names = _names(stored)
@@ -52,8 +54,9 @@ def resume(
     if (name := stored["algorithm"].get("name")) not in known():
         raise ValueError(f"the algorithm {name!r} is not known here; if it is code in a file, add -a FILE.py:NAME")
     objects = _objects(directory, stored, data, model)
+    trackers = named([name for name in tracked.read(directory) if name in available()])
     with resumed_with(options_with_code(algorithm, data, model), directory):
-        train(lambda: ud.resume(directory, rounds, **objects), as_json)
+        train(lambda: ud.resume(directory, rounds, callbacks=trackers, **objects), as_json)
 
 
 def _names(stored: dict[str, Any]) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def run(
         profiler = _profile(home) if profile else None
 
         def simulate() -> Run:
-            callbacks = [] if profiler is None else [profiler]
+            callbacks = [*configuration.trackers, *([] if profiler is None else [profiler])]
             where: dict[str, Any] = {"out": home, "overwrite": overwrite, "resume": resume}
             return ud.simulate(chosen, configuration.model, federation, callbacks=callbacks, **where, **arguments)
 

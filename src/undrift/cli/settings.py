@@ -8,7 +8,7 @@ from typing import Any
 from undrift.cli.options import DEFAULT_DATA
 from undrift.core import check
 from undrift.simulation.arguments import settings
-from undrift.simulation.options import Kind, Option, number, text, whole
+from undrift.simulation.options import Kind, Option, listed, number, registry, text, whole
 
 
 def _setting(section: str, key: str, kind: Kind, meaning: str, *, default: Any = None) -> Option:
@@ -45,6 +45,14 @@ _DATA = (
         "features of images instead of the images, computed once; None for the images",
     ),
 )
+TRACKERS = Option(
+    name="callbacks",  # what they are for `simulate`
+    default=(),
+    meaning="tools that a run is logged to while it trains, each an extra",
+    kind=listed(registry("trackers", "available")),
+    section="run",
+    key="trackers",
+)
 _MODEL = _setting("model", "name", text(), "model, of `undrift list models`; None for the data set's own")
 
 
@@ -56,4 +64,4 @@ def _by_section(options: Iterable[Option]) -> dict[str, dict[str, Option]]:
     return found
 
 
-SETTINGS = _by_section([*_DATA, _MODEL, *settings()])
+SETTINGS = _by_section([*_DATA, _MODEL, *settings(), TRACKERS])

@@ -98,6 +98,8 @@ def tune(
     }
     sections = combine(config, given, settings or ())
     configuration = resolve(sections)
+    if configuration.trackers:
+        raise ValueError("run.trackers is for undrift run and undrift compare, which take the winners of undrift tune")
     chosen = labelled(split(algorithms)) or find_comparison(sections)[0]
     if not chosen:
         raise ValueError("tune needs algorithms, as in: undrift tune -a fedavg,fedhbm")

@@ -6,6 +6,7 @@
     rounds.jsonl             one line per round
     details.jsonl            confusion and clients' accuracies where asked for, one line per evaluated round
     predictions.safetensors  what the final model says of the test samples
+    trackers.json            under which names trackers have the run, if it has trackers
     checkpoints/000120/      the states after round 120; the last two are kept
     .lock                    held by the process that writes to the directory
 
@@ -28,7 +29,7 @@ from torch import nn
 
 from undrift.core.log import warning
 from undrift.protocol import State
-from undrift.storage import checkpoint, details, files, initial, predictions
+from undrift.storage import checkpoint, details, files, initial, predictions, tracked
 from undrift.storage.checkpoint import Checkpoint
 from undrift.storage.details import Detail
 from undrift.storage.files import DamageError
@@ -99,7 +100,8 @@ class RunDirectory:
         """Remove what a run before left here, and nothing else; its configuration goes when the new one is written."""
         for _, path in reversed(self._numbered()):
             checkpoint.remove(path)
-        for path in (self._log, *(self.path / file for file in (initial.FILE, predictions.FILE, details.FILE))):
+        others = (initial.FILE, predictions.FILE, details.FILE, tracked.FILE)
+        for path in (self._log, *(self.path / file for file in others)):
             path.unlink(missing_ok=True)
 
     @classmethod
