@@ -12,6 +12,7 @@ from records import FEDAVG, FEDHBM, NAN, record
 from undrift.reporting.figures import summarise
 from undrift.reporting.headline import headline
 from undrift.reporting.record import RESERVED_NAMES, Record
+from undrift.reporting.report import render
 from undrift.reporting.table import columns, note
 from undrift.reporting.wording import NBSP
 
@@ -142,6 +143,14 @@ class TestReference:
         assert summary["rounds_to_50%"].tolist() == pytest.approx([2, 1, NAN], nan_ok=True)
         assert summary["rounds_to_80%"].tolist() == pytest.approx([4, NAN, NAN], nan_ok=True)
         assert math.isnan(summary["traffic"][2])
+
+    def test_it_has_no_clients(self) -> None:
+        runs = [
+            record("A", [0.5], personal_accuracy=[0.6]),
+            record("Centralised", [0.9], config={"algorithm": {"name": "centralised"}}, personal_accuracy=[0.9]),
+        ]
+        assert summarise(runs)["personal_accuracy"].tolist() == pytest.approx([0.6, NAN], nan_ok=True)
+        assert "Accuracy of clients" in render(runs)
 
     def test_it_sets_no_target_and_wins_nothing(self) -> None:
         assert summarise(self.runs[::-1]).attrs["target"] == 0.7  # B is the first method now

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from undrift.core import check
-from undrift.reporting.record import COLUMNS, HistoryColumn, Record, shown_columns
+from undrift.reporting.record import COLUMNS, HistoryColumn, Record, is_of_clients, shown_columns
 from undrift.reporting.targets import Target, Targets, find_targets
 
 SETTINGS = ("lr", "server_lr", "weighting")
@@ -243,10 +243,11 @@ def _with_speed_up(outcome: Outcome, first: Outcome) -> Outcome:
 
 
 def _as_reference(outcome: Outcome) -> Outcome:
-    """It trains in one place, so that rounds to a target and traffic have no meaning."""
+    """It trains in one place, so that rounds to a target, traffic and figures of clients have no meaning."""
     unknown = Figure(math.nan, math.nan)
     goals = tuple(Goal(goal.target, unknown, unknown, reached=0, speed_up=math.nan) for goal in outcome.goals)
-    return replace(outcome, reference=True, goals=goals, traffic=unknown)
+    finals = {name: unknown if is_of_clients(name) else final for name, final in outcome.finals.items()}
+    return replace(outcome, reference=True, goals=goals, traffic=unknown, finals=finals)
 
 
 def final_of(runs: Sequence[Record], name: str) -> Figure:

@@ -142,6 +142,13 @@ NAMED_METRICS = {
         _of_clients("jain", "Jain's index (1: all clients equal) of the accuracies", "higher", percent=False),
     )
 }
+
+
+def is_of_clients(name: str) -> bool:
+    """Whether a column is about the models that clients would use."""
+    return name == "personal_accuracy" or name.startswith("client_accuracy_")
+
+
 _CLASS_ACCURACY = re.compile(r"accuracy_class_(\d+)")
 # Of algorithms that keep several models: "accuracy" is that of the one which most clients of the cohort prefer.
 SEVERAL_MODELS = {
