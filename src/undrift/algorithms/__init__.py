@@ -146,7 +146,7 @@ def add(kind: type[Algorithm]) -> None:
 @cache
 def _of_other_packages() -> dict[str, type[Algorithm]]:
     """What is registered under the entry point; one warning names whatever cannot be used, and the rest goes on."""
-    taken, found, trouble = {kind.name() for kind in _BUILT_IN}, {}, []
+    taken, found, trouble = {kind.name() for kind in (*_BUILT_IN, *_REFERENCES)}, {}, []
     for entry in entry_points(group="undrift.algorithms"):
         try:
             kind = entry.load()
@@ -168,7 +168,7 @@ def _of_other_packages() -> dict[str, type[Algorithm]]:
 
 def known() -> dict[str, type[Algorithm]]:
     """All that a name may stand for: those available, and what they are measured by."""
-    return {kind.name(): kind for kind in _REFERENCES} | available()
+    return available() | {kind.name(): kind for kind in _REFERENCES}
 
 
 def find(name: str) -> type[Algorithm]:
