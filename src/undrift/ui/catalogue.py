@@ -51,6 +51,7 @@ class FollowedRun:
     history: History
     config: dict[str, Any] | None = None
     problem: str = ""  # with the configuration
+    group: str = ""  # equal for runs that differ in their seed only
     read: bool = False  # whether all rows that there were have been read
     holder: Holder | None = None
     stopping: bool = False  # its process was told to
@@ -104,9 +105,10 @@ class FollowedRun:
         try:
             if stamp is not None and stamp[2] > _MOST_CONFIG:
                 raise ValueError(f"its {_CONFIG} is another program's")
-            self.config, self.problem = RunDirectory.open(self.home).config, ""
+            config = RunDirectory.open(self.home).config
+            self.config, self.problem, self.group = config, "", _group(config)
         except (ValueError, OSError, RecursionError) as error:
-            self.config, self.problem = None, self._shortened(error)
+            self.config, self.problem, self.group = None, self._shortened(error), self.id
 
     def _look_at_checkpoints(self) -> None:
         if (stamp := _stamp(self.home / _CHECKPOINTS)) == self._checkpoint_stamp:
@@ -208,7 +210,7 @@ class FollowedRun:
             "model": _text(model if isinstance(model, str) else "own model" if model else ""),
             "seed": self.options.get("seed") if isinstance(self.options.get("seed"), int) else None,
             "lr": _number(self.options.get("lr")),
-            "group": _group(self.label, config, self.id),
+            "group": self.group,
             "status": status,
             "reason": _text(reason),
             "missing": self.missing(),
@@ -337,18 +339,16 @@ def _text(value: object) -> str:
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    return value if isinstance(value, float) and math.isfinite(value) else None
 
 
-def _group(label: str, config: Mapping[str, Any], id: str) -> str:
-    """Equal for runs that differ in their seed only."""
-    if not config:
-        return id
+def _group(config: Mapping[str, Any]) -> str:
+    """A checksum of all but the seed."""
     options = {k: v for k, v in config["options"].items() if k not in ("seed", "engine", "device")}
     data = config.get("data")
     recipe = {k: v for k, v in data.items() if k != "seed"} if isinstance(data, Mapping) and "name" in data else None
     rest = {k: v for k, v in config.items() if k not in ("options", "data", "group", "split", "test")}
-    return files.digest({"label": label, "options": options, "data": recipe, **rest})[:16]
+    return files.digest({"options": options, "data": recipe, **rest})[:16]
 
 
 def plain_config(run: FollowedRun) -> dict[str, str]:

@@ -91,16 +91,21 @@ def _over_seeds(values: Numbers) -> tuple[Numbers, Numbers, Numbers]:
 
 def _mean(values: Numbers) -> Numbers:
     finite = np.isfinite(values)
-    mean: Numbers = np.where(finite, values, 0).sum(axis=0) / np.maximum(finite.sum(axis=0), 1)
+    mean: Numbers = (np.where(finite, values, 0) / np.maximum(finite.sum(axis=0), 1)).sum(axis=0)
     return mean
 
 
 def _traffic(history: History) -> Numbers:
-    return np.cumsum(np.nan_to_num(history.column("bytes_down")) + np.nan_to_num(history.column("bytes_up")))
+    return _spent(history.column("bytes_down")) + _spent(history.column("bytes_up"))
 
 
 def _elapsed(history: History) -> Numbers:
-    return np.cumsum(np.nan_to_num(history.column("seconds")))
+    return _spent(history.column("seconds"))
+
+
+def _spent(values: Numbers) -> Numbers:
+    """Sums so far; of numbers that only damage can make so large, the sum stays where JSON can hold it."""
+    return np.cumsum(np.clip(np.nan_to_num(values), -1e250, 1e250))
 
 
 def _short(values: Numbers) -> list[float]:

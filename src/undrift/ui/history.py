@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -47,7 +48,7 @@ class History:
         """The last value of a column that is a number, at first only if it is in the last row."""
         if self._peeked:
             value = self._peeked.get(name)
-            return None if value is None else float(value)
+            return None if value is None or not math.isfinite(value) else float(value)
         values = self.column(name)
         finite = values[np.isfinite(values)]
         return float(finite[-1]) if len(finite) else None
@@ -157,8 +158,11 @@ def _row(line: bytes) -> dict[str, Any] | None:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    figures = isinstance(row, dict) and all(value is None or isinstance(value, int | float) for value in row.values())
-    return row if figures else None
+    return row if isinstance(row, dict) and all(map(_is_figure, row.values())) else None
+
+
+def _is_figure(value: Any) -> bool:
+    return value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
 
 
 def _columns_of(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Numbers]:
