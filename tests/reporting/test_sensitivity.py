@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from records import record
+from undrift.reporting.notebook import write_figures
 from undrift.reporting.record import Record
 from undrift.reporting.sections.sensitivity import accuracy_against
 from undrift.reporting.sensitivity import draw, sensitivity_of
@@ -63,3 +64,7 @@ def test_the_picture_of_matplotlib(tmp_path: Path) -> None:
     axes = draw(found)
     assert [text.get_text() for text in axes.get_xticklabels()] == ["0.1", "1"]
     assert axes.get_xlabel() == "lr"
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    assert list(lines) == ["fedavg", "SCAFFOLD"]
+    written = write_figures(RUNS, tmp_path, None, ["svg"])
+    assert [path.name for path in written][-1] == "accuracy-lr.svg"

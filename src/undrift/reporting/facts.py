@@ -94,7 +94,10 @@ def _options(record: Record) -> Mapping[str, Any]:
 
 def data_name(config: Mapping[str, Any]) -> str:
     """The name of the data, "own data", or nothing where the configuration does not say."""
-    return str(recipe_of(config).get("name") or ("own data" if config.get("data") else ""))
+    recipe = recipe_of(config)
+    # Results on held-out training data must not be taken for those of the test set.
+    held = f", {share:.0%} of training data held out" if (share := recipe.get("validation_share")) else ""
+    return f"{recipe.get('name') or ('own data' if config.get('data') else '')}{held}"
 
 
 def _partition(config: Mapping[str, Any], split: Split | None) -> str:

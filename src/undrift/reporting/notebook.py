@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ import numpy as np
 from undrift.core import check
 from undrift.core.extras import needs
 from undrift.diagnostics.columns import is_diagnostic
+from undrift.reporting import sensitivity
 from undrift.reporting.charts import axes_of, mean_progress, progress
 from undrift.reporting.colours import colours_of
 from undrift.reporting.facts import names_of
@@ -96,7 +98,7 @@ def new_axes() -> Axes:
 def write_figures(
     records: Sequence[Record], folder: str | Path, column: str | None, formats: Sequence[str]
 ) -> list[Path]:
-    """The curves of `draw` against all that there is, as files."""
+    """The curves of `draw` against all that there is, and the accuracy against a setting that varies, as files."""
     with needs("plot"):
         from matplotlib import rc_context
         from matplotlib.figure import Figure  # draws without a screen
@@ -106,17 +108,28 @@ def write_figures(
     folder = check.path("folder", folder)
     name, known = _shown(records, column).name, {axis.key for axis in axes_of(apart(records)[0])}
     folder.mkdir(parents=True, exist_ok=True)
+    drawings: dict[str, Callable[[Axes], Axes]] = {
+        f"{name}-{against}": partial(_draw_on, records, column, against)
+        for against, key in AGAINST.items()
+        if key in known
+    }
+    if (varied := sensitivity.sensitivity_of(apart(records)[0])) is not None:
+        drawings[f"accuracy-{varied.key}"] = partial(sensitivity.draw, varied)
     written = []
-    for against in (against for against, key in AGAINST.items() if key in known):
+    for stem, drawing in drawings.items():
         figure = Figure(figsize=(5, 3.5), layout="constrained")
-        draw(records, column, figure.subplots(), against)
+        drawing(figure.subplots())
         for each in formats:
-            written.append(folder / f"{name.replace('/', '-')}-{against}.{each}")
+            written.append(folder / f"{stem.replace('/', '-')}.{each}")
             # The same runs make the same file: without a date, and with names that are no random numbers.
             dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(each)
             with rc_context({"svg.hashsalt": "undrift", "pdf.fonttype": 42}):
                 figure.savefig(written[-1], dpi=200, metadata=dates)
     return written
+
+
+def _draw_on(records: Sequence[Record], column: str | None, against: str, axes: Axes) -> Axes:
+    return draw(records, column, axes, against)
 
 
 def with_tasks(records: Sequence[Record]) -> Sequence[Record]:

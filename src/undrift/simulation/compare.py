@@ -203,7 +203,10 @@ class Comparison:
     def figures(
         self, folder: str | Path, column: str | None = None, formats: Sequence[str] = notebook.FORMATS
     ) -> list[Path]:
-        """Save such drawings over rounds, bytes and seconds, each as SVG, PDF and PNG; returns the paths."""
+        """Save such drawings over rounds, bytes and seconds, each as SVG, PDF and PNG; returns the paths.
+
+        Of runs that differ in one setting, also the accuracy against it.
+        """
         return notebook.write_figures(self.everything, folder, column, formats)
 
     def sensitivity(self) -> pd.DataFrame:
