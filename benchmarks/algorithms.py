@@ -54,7 +54,7 @@ class SingleRounds:
             batch_size=64,
             device=device,
         )
-        self.engine = run.engine
+        self.engine, run.ended = run.engine, False
         self._rounds = rounds([run], (), "raise")
 
     def train(self) -> float:
