@@ -210,6 +210,8 @@ def tune(
         defaults = {label: default_grid(written, resolved[label].options.lr) for label, written in labelled.items()}
         every = [space for label in labelled for space in spaces({label: labelled[label]}, defaults[label])]
     rounds = next(iter(resolved.values())).options.rounds
+    if endless.get("eval_every", AUTO) == AUTO:  # the last round decides, and is always evaluated
+        shared = shared._replace(options={**endless, "eval_every": rounds})
     if method != "optuna":
         budget = common_budget(every, budget)
     elif budget is None:
