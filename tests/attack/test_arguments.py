@@ -30,7 +30,7 @@ from undrift.cli.settings import SETTINGS
 from undrift.client import layout
 from undrift.core import check
 from undrift.methods.plugin import Plugin
-from undrift.simulation import compare, loop, prepare, simulate
+from undrift.simulation import loop, prepare, simulate, together
 from undrift.simulation.arguments import Arguments
 from undrift.simulation.callbacks import Callback
 from undrift.simulation.run import Run
@@ -189,7 +189,7 @@ def _one_round(monkeypatch: pytest.MonkeyPatch) -> None:
     def train(runs: Sequence[Run], callbacks: Sequence[Callback], on_divergence: str) -> None:
         next(loop.rounds(runs, callbacks, on_divergence), None)
 
-    for module in (simulate, compare):
+    for module in (simulate, together):
         monkeypatch.setattr(module, "train", train)
     monkeypatch.setattr(prepare, "host_left", lambda: 1 << 28)
 
