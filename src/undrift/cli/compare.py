@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from undrift.cli import complete
 from undrift.cli.help import CommandWithSettings, examples
 from undrift.cli.options import (
+    AlgorithmList,
     AsJson,
     Clients,
     ColumnNames,
@@ -40,16 +40,7 @@ def register(app: typer.Typer) -> None:
 
 def compare(
     config: ConfigFile = None,
-    algorithms: Annotated[
-        str,
-        typer.Option(
-            "--algorithms",
-            "-a",
-            metavar="LIST",
-            help="As in fedavg,fedhbm or 'fedavg,fedadam(server_lr=0.01, lr=0.03)'.",
-            autocompletion=complete.algorithms,
-        ),
-    ] = "",
+    algorithms: AlgorithmList = "",
     data: Data = None,
     model: Model = None,
     partition: Partition = None,

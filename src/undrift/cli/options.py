@@ -13,6 +13,16 @@ DEFAULT_DATA = "digits"
 
 # Arguments are explained by the command's text: with recent versions of click their own help is not shown.
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", hidden=True)]
+AlgorithmList = Annotated[
+    str,
+    typer.Option(
+        "--algorithms",
+        "-a",
+        metavar="LIST",
+        help="As in fedavg,fedhbm or 'fedavg,fedadam(server_lr=0.01, lr=0.03)'.",
+        autocompletion=complete.algorithms,
+    ),
+]
 Data = Annotated[
     str | None,
     typer.Option(

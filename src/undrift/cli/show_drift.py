@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from undrift.cli import complete
 from undrift.cli.console import print_pairs, print_paths
 from undrift.cli.help import examples
+from undrift.cli.options import AlgorithmList
 from undrift.cli.own_code import use_algorithms
 
 
@@ -18,16 +18,7 @@ def register(commands: typer.Typer) -> None:
 
 
 def drift(
-    algorithms: Annotated[
-        str,
-        typer.Option(
-            "--algorithms",
-            "-a",
-            metavar="LIST",
-            help="A panel for each; options as in 'fedavg,fedprox(mu=0.1)'.",
-            autocompletion=complete.algorithms,
-        ),
-    ] = "fedavg,scaffold,fedhbm",
+    algorithms: AlgorithmList = "fedavg,scaffold,fedhbm",
     rounds: Annotated[int, typer.Option(metavar="N", help="Rounds.")] = 15,
     steps: Annotated[int, typer.Option(metavar="N", help="Local steps of a round.")] = 10,
     lr: Annotated[float, typer.Option(metavar="RATE", help="Local learning rate.")] = 0.3,

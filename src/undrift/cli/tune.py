@@ -10,11 +10,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from undrift.cli import complete
 from undrift.cli.compare import seeds_of
 from undrift.cli.console import print_json, print_markup, print_paths, print_table
 from undrift.cli.help import CommandWithSettings, examples
-from undrift.cli.options import AsJson, Clients, ConfigFile, Data, Model, Out, Partition, Rounds, Settings
+from undrift.cli.options import (
+    AlgorithmList,
+    AsJson,
+    Clients,
+    ConfigFile,
+    Data,
+    Model,
+    Out,
+    Partition,
+    Rounds,
+    Settings,
+)
 from undrift.cli.own_code import short, use_algorithms, use_data, use_model
 from undrift.cli.results import TableFormat, comparison_figures, output_directory, show_comparison
 
@@ -32,16 +42,7 @@ def register(app: typer.Typer) -> None:
 
 def tune(
     config: ConfigFile = None,
-    algorithms: Annotated[
-        str,
-        typer.Option(
-            "--algorithms",
-            "-a",
-            metavar="LIST",
-            help="As in fedavg,fedhbm.",
-            autocompletion=complete.algorithms,
-        ),
-    ] = "",
+    algorithms: AlgorithmList = "",
     data: Data = None,
     model: Model = None,
     partition: Partition = None,
