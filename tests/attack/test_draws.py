@@ -212,7 +212,7 @@ def check(rng: Random, given: dict[str, Any], **options: Any) -> None:
         torch.testing.assert_close(together.parameters[name], value, rtol=near, atol=near)
 
 
-@pytest.mark.attack(short=12, long=220)
+@pytest.mark.attack(short=6, long=220)
 def test_answered(rng: Random) -> None:
     drawers = [ANSWERED[name] for name in rng.sample(sorted(ANSWERED), rng.randint(1, 3))]
 
@@ -227,7 +227,7 @@ def test_answered(rng: Random) -> None:
     check(rng, given, seed=rng.randrange(100), dtype=rng.choice(["float64", "float64", "float32"]))
 
 
-@pytest.mark.attack(short=10, long=150)
+@pytest.mark.attack(short=5, long=150)
 def test_refused(rng: Random) -> None:
     place = rng.choice(["forward", "loss", "augment", "evaluation", "both", "backward"])
     draw, words = REFUSED[rng.choice(sorted(REFUSED))]

@@ -253,7 +253,7 @@ DAMAGES: tuple[Callable[[Path, Random], None], ...] = (
 )
 
 
-@pytest.mark.attack(short=10, long=250)
+@pytest.mark.attack(short=6, long=250)
 def test_damage(rng: Random, made: tuple[Path, ud.Comparison], tmp_path: Path) -> None:
     templates, whole = made
     condition = rng.choice(MADE)

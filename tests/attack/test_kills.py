@@ -202,7 +202,7 @@ def test_a_full_disk(rng: Random, tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(found.clients, whole.clients, check_exact=True)
 
 
-@pytest.mark.attack(short=2, long=60)
+@pytest.mark.attack(short=1, long=60)
 def test_a_killed_comparison(rng: Random, tmp_path: Path) -> None:
     settings: dict[str, Any] = options(rng) | {
         "algorithms": rng.sample(ALGORITHMS, rng.choice((1, 2))),

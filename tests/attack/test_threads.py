@@ -96,7 +96,7 @@ def case(rng: Random, model: nn.Module, shape: tuple[int, ...]) -> dict[str, Any
     }
 
 
-@pytest.mark.attack(short=6, long=120)
+@pytest.mark.attack(short=3, long=120)
 def test_sequential(rng: Random) -> None:
     """One core for a client, whatever the number of threads."""
     given = case(rng, *rng.choice((perceptron, convolution))(rng)) | {"engine": "sequential"}
