@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from undrift.methods.codec import Half
     from undrift.plugins.pgvc import PGVC
     from undrift.simulation.callbacks import Callback
-    from undrift.simulation.compare import Comparison, compare
+    from undrift.simulation.compare import compare
+    from undrift.simulation.comparison import Comparison
+    from undrift.simulation.divergence import DivergenceError
     from undrift.simulation.loop import Interrupted
-    from undrift.simulation.run import DivergenceError, Run
+    from undrift.simulation.run import Run
     from undrift.simulation.simulate import resume, simulate
     from undrift.tuning.tuner import Tuning, tune
     from undrift.two_clients.picture import draw_drift
@@ -44,11 +46,11 @@ __all__ = [
 
 _HOMES = {
     "Algorithm": "methods.algorithm",
-    "Comparison": "simulation.compare",
+    "Comparison": "simulation.comparison",
     "compare": "simulation.compare",
     "FederatedData": "data.federated",
     "PGVC": "plugins.pgvc",
-    "DivergenceError": "simulation.run",
+    "DivergenceError": "simulation.divergence",
     "Run": "simulation.run",
     "Callback": "simulation.callbacks",
     "Half": "methods.codec",

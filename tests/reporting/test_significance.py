@@ -17,7 +17,7 @@ from undrift.reporting.record import Record
 from undrift.reporting.report import render
 from undrift.reporting.sections.significance import significance
 from undrift.reporting.significance import Pair, line_of, pairs_of
-from undrift.simulation.compare import Comparison
+from undrift.simulation.comparison import Comparison
 from undrift.statistics.samples import Answers, independence, mcnemar
 from undrift.statistics.seeds import paired
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import undrift as ud
 from laws import classified, mlp
 from undrift.client import evaluate
-from undrift.simulation.compare import Comparison
+from undrift.simulation.comparison import Comparison
 from undrift.statistics.predictions import Predictions
 from undrift.storage import predictions as stored
 from undrift.storage.files import DamageError

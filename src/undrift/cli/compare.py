@@ -155,7 +155,7 @@ def seeds_of(option: str, text: str, first: int | None) -> Any:
 
 def _counted(name: str, seeds: int | list[int], first: int | None) -> list[int]:
     """Of a count, so many seeds from the first on."""
-    from undrift.simulation.compare import MOST_SEEDS
+    from undrift.simulation.given import MOST_SEEDS
 
     if isinstance(seeds, list):
         return seeds

@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from undrift.simulation.compare import Comparison, compare
+from undrift.simulation.compare import compare
+from undrift.simulation.comparison import Comparison
 
 ABOUT = "FedAvg and FedHBM on digits: 40 clients, two classes each, 8 of them in a round, 3 seeds."
 ALGORITHMS = ("fedavg", "fedhbm")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from undrift.profile import Profile
     from undrift.reporting.record import Record
     from undrift.reporting.table import Column
-    from undrift.simulation.compare import Comparison
+    from undrift.simulation.comparison import Comparison
     from undrift.simulation.run import Run
 
 

@@ -12,7 +12,7 @@ from rich.markup import escape
 from undrift.cli.console import print_json, print_markup, print_paths, print_table
 
 if TYPE_CHECKING:
-    from undrift.simulation.compare import Comparison
+    from undrift.simulation.comparison import Comparison
 
 
 def show_varied(comparison: Comparison, out: Path, as_json: bool) -> None:

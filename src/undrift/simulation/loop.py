@@ -17,9 +17,10 @@ from undrift.engines import allocation
 from undrift.engines.determinism import arithmetic, threads
 from undrift.simulation.callbacks import Callback, EarlyStopping
 from undrift.simulation.describe import given_as_objects
+from undrift.simulation.divergence import DivergenceError
 from undrift.simulation.progress import progress_bar
 from undrift.simulation.round import RoundRunner
-from undrift.simulation.run import DivergenceError, Run
+from undrift.simulation.run import Run
 
 
 class Interrupted(KeyboardInterrupt):

@@ -19,7 +19,6 @@ from undrift.client.classification import confusion
 from undrift.client.evaluate import MOST_BYTES, predict, predictions
 from undrift.client.fairness import Figures, fairness
 from undrift.core import tree
-from undrift.core.check import SMALLEST
 from undrift.core.log import failure, notice, warning
 from undrift.core.parts import Part, mark
 from undrift.core.tree import Tree
@@ -31,7 +30,7 @@ from undrift.protocol import State
 from undrift.reporting import notebook
 from undrift.reporting.record import COLUMNS, EXPLODED, SEVERAL_MODELS, Record, exploded, history_frame
 from undrift.reporting.wording import unit_of_traffic
-from undrift.simulation.cohort import instabilities
+from undrift.simulation.divergence import DivergenceError, remedy
 from undrift.simulation.evaluation import (
     Confusion,
     Evaluator,
@@ -58,36 +57,6 @@ if TYPE_CHECKING:
 
 _SAVING_SHARE = 0.05  # checkpoints may take this part of the time
 _SAVING_SPEED = 200e6  # bytes a second; what is new since the last checkpoint is expected to take so long
-
-
-def remedy(experiment: Experiment) -> str:
-    """What to try against numbers that explode."""
-    options = experiment.options
-    clip = "clip=1" if options.clip is None else f"clip={_third(options.clip)} instead of {options.clip:g}"
-    rate = f"lr={_third(options.lr)} instead of {options.lr:g}"
-    return "; ".join([f"try {rate}, or {clip}", *instabilities(experiment)])
-
-
-def _third(value: float) -> str:
-    """About a third of it, in one digit: 0.03 of 0.1."""
-    return f"{float(f'{max(value / 3, SMALLEST):.1g}'):g}"
-
-
-class DivergenceError(ArithmeticError):
-    """Training produced a number that is not finite.
-
-    `round`, `clients` (those that did), `checkpoint` (the last good one, or None without `out`) and `run` (the rounds
-    before) say what is left.
-    """
-
-    def __init__(self, round: int, clients: list[int], checkpoint: Path | None, run: Run) -> None:
-        named = [run.experiment.data.client_name(client) for client in clients[:5]]
-        shown = ", ".join(named) + (f" and {len(clients) - 5} more" if len(clients) > 5 else "")
-        saved = f"; last good checkpoint: {checkpoint}" if checkpoint else ""
-        super().__init__(
-            f"diverged in round {round}: loss or model of client {shown} is not finite{saved}; {remedy(run.experiment)}"
-        )
-        self.round, self.clients, self.checkpoint, self.run = round, clients, checkpoint, run
 
 
 class Run:

@@ -21,19 +21,13 @@ from undrift.data.federated import Clients
 from undrift.methods.algorithm import Algorithm
 from undrift.reporting.record import Record
 from undrift.reporting.wording import count_text, list_text, percent_text
-from undrift.simulation.compare import (
-    Comparison,
-    Given,
-    compare,
-    federations_of,
-    labelled_algorithms,
-    list_of_seeds,
-    read_record,
-    separated,
-)
+from undrift.simulation.compare import compare
+from undrift.simulation.comparison import Comparison
+from undrift.simulation.given import Given, federations_of, labelled_algorithms, list_of_seeds, separated
 from undrift.simulation.options import AUTO, Auto
 from undrift.simulation.prepare import find_features
 from undrift.simulation.progress import counted, overall_bar, skipped
+from undrift.simulation.stored import read_record
 from undrift.simulation.together import Entry, train_all
 from undrift.storage import files
 from undrift.storage.comparison import unique_folder

@@ -28,7 +28,7 @@ from starlette.staticfiles import StaticFiles
 from undrift import overview
 from undrift.core import check
 from undrift.core.log import printable
-from undrift.simulation.compare import Comparison
+from undrift.simulation.comparison import Comparison
 from undrift.ui.access import Guard, Keys
 from undrift.ui.catalogue import Catalogue, FollowedRun, UnknownRunError, plain_config
 from undrift.ui.curves import curve_of
