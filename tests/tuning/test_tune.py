@@ -88,6 +88,23 @@ def test_the_test_set_is_never_looked_at() -> None:
     assert len(held.test[0]) == len(held.local_tests.rows) == 60 - len(held.rows)
 
 
+def test_predictions_of_trials_are_not_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("a trial has no use for predictions")
+
+    with monkeypatch.context() as during:
+        during.setattr("undrift.simulation.run.predictions", refuse)
+        tuning = tune(out=tmp_path / "t")
+    assert not list((tmp_path / "t").rglob("predictions.safetensors"))
+    assert all(record.predictions is None for trial in tuning.trials for record in trial.records)
+    caplog.clear()
+    assert all(record.predictions is None for record in ud.Comparison.from_directories([tmp_path / "t"]).records)
+    assert "predictions" not in caplog.text  # that a trial has none is no damage
+    assert tuning.compare(1).records[0].predictions is not None
+
+
 def test_every_algorithm_has_the_same_budget() -> None:
     tuning = tune(grid={"lr": [0.01, 0.1, 1.0], "fedprox.mu": [0.1, 0.2, 0.3, 0.4]}, rounds=1)
     table = tuning.table()

@@ -217,6 +217,11 @@ class Record(NamedTuple):
         return isinstance(algorithm, Mapping) and algorithm.get("name") == CENTRALISED
 
     @property
+    def trial(self) -> bool:
+        """Whether it is one of a tuning, by which settings were chosen: on held-out training data, not the test set."""
+        return bool(self.config.get("trial"))
+
+    @property
     def exploded(self) -> bool:
         """Whether the training loss exploded in some round; such a run is never shown as the best."""
         losses = self.history["train_loss"].tolist()

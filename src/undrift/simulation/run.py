@@ -172,7 +172,8 @@ class Run:
     @property
     def record(self) -> Record:
         """What a report needs."""
-        return self._bare_record._replace(predictions=self.predictions)
+        found = self._bare_record
+        return found if found.trial else found._replace(predictions=self.predictions)
 
     @property
     def _bare_record(self) -> Record:
@@ -430,8 +431,8 @@ class Run:
         return self._save(self._directory)
 
     def keep_predictions(self) -> None:
-        """Write what the model says of the test samples, unless the run directory has it already."""
-        if self._directory is None or not self._rows or self._rows[-1]["diverged"]:
+        """Write what the model says of the test samples, unless the run directory has it, or has no use for it."""
+        if self._directory is None or self._bare_record.trial or not self._rows or self._rows[-1]["diverged"]:
             return
         home = self._directory.path
         try:

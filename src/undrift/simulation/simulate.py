@@ -138,13 +138,16 @@ def start(
     label: str | None = None,
     group: Sequence[Mapping[str, Any]] = (),
     *,
+    trial: bool = False,
     overwrite: bool = False,
 ) -> Iterator[Run]:
     """A run that has not begun; during the block, nobody else writes to its directory.
 
-    `group` says which runs of a comparison train together with it. With `overwrite`, a run that is there is replaced.
+    `group` says which runs of a comparison train together with it; a `trial` is one of a tuning, which has no use for
+    predictions. With `overwrite`, a run that is there is replaced.
     """
-    config = configuration(experiment, label or experiment.algorithm.label) | ({"group": list(group)} if group else {})
+    config = configuration(experiment, label or experiment.algorithm.label)
+    config |= ({"group": list(group)} if group else {}) | ({"trial": True} if trial else {})
     environment = _environment(experiment)
     if out is None:
         yield Run(experiment, config, environment, None)

@@ -99,6 +99,6 @@ def _with_predictions(stored: Sequence[_Stored]) -> list[_Stored]:
 
 
 def _is_complete(record: Record) -> bool:
-    """Whether a run of class numbers has all its rounds; others have no predictions by right."""
+    """Whether a run of class numbers has all its rounds; others, and trials, have no predictions by right."""
     last, options = record.history.iloc[-1], record.config["options"]
-    return bool(last["round"] == options["rounds"]) and math.isfinite(last["accuracy"])
+    return bool(last["round"] == options["rounds"]) and math.isfinite(last["accuracy"]) and not record.trial

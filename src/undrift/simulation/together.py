@@ -77,12 +77,13 @@ def train_all(
     callbacks: Sequence[Callback] = (),
     begin: Callable[[], None] = lambda: None,
     *,
-    apart: bool = False,
+    trial: bool = False,
 ) -> list[Record]:
     """Train runs, and return their records in the order of the entries.
 
     What one of them cannot do is said before the first has trained, or anything is written; `begin` is called when the
-    first is about to. With `apart`, some of the runs that were begun together may be continued without the others.
+    first is about to. Runs of a tuning are a `trial`: some that were begun together may be continued without the
+    others, and what they say of the test samples is not kept.
     """
     families = [_places(family) for family in _families(entries)]
     begun = _modules_begun_with([place for family in families for place in family])
@@ -105,7 +106,7 @@ def train_all(
     records: dict[int, Record] = {}
     for runs in planned:
         for group in _groups(runs):
-            records |= _finished(group, callbacks, None if records else begin, apart)
+            records |= _finished(group, callbacks, None if records else begin, trial)
     return [records[number] for number in range(len(entries))]
 
 
@@ -251,7 +252,7 @@ def _compatible(group: list[_Planned]) -> list[list[_Planned]]:
 
 
 def _finished(
-    group: Sequence[_Planned], callbacks: Sequence[Callback], begin: Callable[[], None] | None, apart: bool
+    group: Sequence[_Planned], callbacks: Sequence[Callback], begin: Callable[[], None] | None, trial: bool
 ) -> dict[int, Record]:
     """Train runs together; all of them are opened and checked before the first one changes its directory."""
     begun = group[0].place.group
@@ -261,13 +262,13 @@ def _finished(
         for place, experiment in sorted(group, key=lambda plan: plan.place.stored is None):
             if place.stored is None:
                 members = [key._asdict() for key in keys]
-                runs[place.key] = stack.enter_context(start(experiment, place.home, place.label, members))
+                runs[place.key] = stack.enter_context(start(experiment, place.home, place.label, members, trial=trial))
             else:
                 stack.enter_context(place.stored.writing())
                 runs[place.key] = reopen(experiment, place.stored)
         ordered = [runs[plan.place.key] for plan in group]
         unfinished = any(run.rounds < run.options.rounds and not run.ended for run in ordered)
-        if len(group) < len(begun) and unfinished and not apart:
+        if len(group) < len(begun) and unfinished and not trial:
             warning(
                 f"{ordered[0].label}: {len(begun)} runs were begun together and {len(group)} are continued; "
                 "their results are the same to rounding"

@@ -281,7 +281,7 @@ class _Trainer:
             left = [number for number in range(len(entries)) if number not in gone]
             skipped(len(gone) * (rounds - before))
             with counted(before), failures_expected():
-                trained = train_all([entries[number] for number in left], begin=self._begin, apart=True)
+                trained = train_all([entries[number] for number in left], begin=self._begin, trial=True)
             found |= dict(zip(left, trained, strict=True))
         each = len(self.seeds)
         return [
