@@ -126,21 +126,24 @@ def test_a_bar_in_a_notebook(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> N
         (44, []),
     ],
 )
-def test_a_narrow_terminal_shows_the_times(width: int, shown: list[str]) -> None:
-    """Other columns go first."""
+def test_a_narrow_terminal_shows_the_times(clock: Clock, width: int, shown: list[str]) -> None:
+    """Other columns go first. Rounds that were there before take no time."""
     terminal = Console(width=width, file=io.StringIO())
     bars = display._FittingBars(terminal)
-    now = 100.0
-    bars.get_time = lambda: now
-    bars.add_task("9 runs", total=135, figures="")
-    task = bars.add_task("FedAvg(lr=0.3, momentum=0.9) × 3", total=15, figures="accuracy 45.3%")
-    for _ in range(5):
-        now += 100
-        bars.update(task, advance=1)
+    bars.get_time = clock
+    task, label = display.Task("", total=15), "FedAvg(lr=0.3, momentum=0.9) × 3"
+    bars.add_task("9 runs", total=135, figures="", task=display.Task("", total=135))
+    bar = bars.add_task(label, total=15, figures="accuracy 45.3%", task=task)
+    task.advance(3, computed=False)
+    for _ in range(2):
+        clock.now += 100
+        task.advance(1, computed=True)
+    bars.update(bar, completed=task.done)
+    clock.now += 50
     with terminal.capture() as captured:
         terminal.print(bars.get_renderable())
     overall, run = captured.get().splitlines()
     assert run.startswith("FedAvg(lr")
-    assert "elapsed 0:08:20, left 0:" in run
-    assert "elapsed 0:08:20" in overall
+    assert "elapsed 0:04:10, left 0:15:50" in run  # ten rounds of 100 seconds, of which the first is half over
+    assert overall.rstrip().endswith("elapsed 0:04:10")
     assert [part for part in ("━", " 5/15", "accuracy 45.3%") if part in run] == shown

@@ -22,7 +22,7 @@ from rich.text import Text
 from undrift.core.log import Pace, logger, printable, progress
 
 _BAR, _NAME = 8, 12  # characters of a bar that can be read, and of a name
-_REMEMBERED = 3600.0  # seconds of which rounds tell how long the others take: some take minutes
+_ECHO = 3  # characters that stay free for the ^C of a terminal: on a line of its own it would shift the bars
 _REDRAWN = 0.25  # seconds between changes of a bar in a notebook
 
 
@@ -33,8 +33,25 @@ class Task:
     label: str
     total: int
     done: int = 0
-    before: int = 0  # rounds that a run had when it was continued
     figures: tuple[str, ...] = ()
+    _computed: int = 0  # of those that are done; others were there before, or were left out
+    _began: float | None = None  # when the first round did
+    _changed: float = 0.0
+
+    def advance(self, rounds: int, *, computed: bool) -> None:
+        """Further rounds, which have just been computed, or need not be."""
+        self._changed = monotonic()
+        self._began = self._changed if self._began is None else self._began
+        self.done += rounds
+        self._computed += rounds if computed else 0
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until it is done, if it goes on as it did; None if that is not known yet."""
+        if self._computed <= 0 or self._began is None:
+            return None
+        expected = (self._changed - self._began) / self._computed * (self.total - self.done)
+        return max(0.0, expected - (monotonic() - self._changed))
 
 
 class Display(ExitStack):
@@ -64,13 +81,7 @@ class Display(ExitStack):
         whole, newest = self.tasks[0], self.tasks[-1]
         share = "" if whole is newest else f"{whole.label}, {whole.done / whole.total:.0%} done; "
         figures = [f"{share}{newest.label}: round {newest.done} of {newest.total}", *newest.figures]
-        return ", ".join([*figures, times(self.elapsed, _left(whole, self.elapsed))])
-
-
-def _left(task: Task, elapsed: float) -> float | None:
-    """Seconds until a task is done, if it goes on as it did; None if that is not known yet."""
-    computed = task.done - task.before
-    return elapsed / computed * (task.total - task.done) if computed > 0 else None
+        return ", ".join([*figures, times(self.elapsed, whole.left)])
 
 
 def times(elapsed: float, left: float | None) -> str:
@@ -133,7 +144,7 @@ class Bars(Display):
 
     def add(self, label: str, total: int) -> Task:
         task = super().add(label, total)
-        self._bars[id(task)] = self._progress.add_task(task.label, total=total, figures="")
+        self._bars[id(task)] = self._progress.add_task(task.label, total=total, figures="", task=task)
         return task
 
     def show(self, task: Task) -> None:
@@ -149,7 +160,8 @@ class _Times(ProgressColumn):
 
     def render(self, task: Bar) -> Text:
         elapsed = task.finished_time if task.finished else task.elapsed
-        return Text(times(elapsed or 0.0, None if task.finished else task.time_remaining), style="progress.remaining")
+        # Rich's own estimate takes rounds that were there before for fast ones.
+        return Text(times(elapsed or 0.0, task.fields["task"].left), style="progress.remaining")
 
 
 class _FittingBars(Progress):
@@ -166,7 +178,6 @@ class _FittingBars(Progress):
             *(self._name, self._bar, self._count, self._figures, self._times),
             console=terminal,
             expand=True,
-            speed_estimate_period=_REMEMBERED,
             # What is redirected to a file must not appear on the terminal.
             redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
         )
@@ -178,7 +189,8 @@ class _FittingBars(Progress):
             if min(self._width([self._name], bars), _NAME) + self._width(columns[1:], bars) >= self._terminal.width:
                 columns.remove(spare)
         grid = Table.grid(*(column.get_table_column().copy() for column in columns), padding=(0, 1))
-        grid.expand = self._bar in columns
+        if self._bar in columns:
+            grid.width = self._terminal.width - _ECHO
         room = self._terminal.width - 1 - self._width(columns[1:], bars)
         grid.columns[0].max_width, grid.columns[0].overflow = max(room, 1), "ellipsis"  # of a long name, the beginning
         for bar in bars:

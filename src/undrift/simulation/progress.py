@@ -20,8 +20,7 @@ class _Overall(NamedTuple):
     task: Task
 
     def advance(self, rounds: int, *, computed: bool) -> None:
-        self.task.done += rounds
-        self.task.before += 0 if computed else rounds
+        self.task.advance(rounds, computed=computed)
         self.display.show(self.task)
 
 
@@ -88,9 +87,8 @@ def progress_bar(label: str, rounds: int, runs: int = 1) -> Iterator[Tick]:
 
         def tick(done: int, row: dict[str, Any] | None) -> None:
             nonlocal begun
-            new, task.done = max(0, done - max(task.done, _counted.get())), done
-            if not begun:
-                task.before = done
+            new = max(0, done - max(task.done, _counted.get()))
+            task.advance(done - task.done, computed=begun)
             task.figures = task.figures if row is None else _figures(row, task.figures)
             if overall is not None:
                 overall.advance(new * runs, computed=begun)
