@@ -21,6 +21,7 @@ from undrift import Algorithm
 from undrift.algorithms import FedAvg
 from undrift.core import tree
 from undrift.reporting.record import TIMES
+from undrift.simulation.place import PLACES, in_process
 
 
 def name_of(each: Law | str) -> str:
@@ -217,6 +218,16 @@ def test_resume(law: Law, tmp_path: Path, request: pytest.FixtureRequest) -> Non
         again = ud.resume(tmp_path / "run", algorithm=law.algorithm, model=law.model(), data=classified())
         assert_close(memory(again), memory(whole), rtol=0, atol=0)
         assert again.history.drop(columns=TIMES).equals(whole.history.drop(columns=TIMES))
+
+
+@pytest.mark.parametrize("engine", ["sequential", "batched:2"])
+@every_law
+def test_transport(law: Law, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PLACES, "in-process", in_process)
+    fused = train(law, engine=engine, cohort=COHORTS)
+    split = train(law, engine=engine, cohort=COHORTS, place="in-process")
+    assert_close(memory(split), memory(fused), rtol=0, atol=0)
+    assert split.history.drop(columns=TIMES).equals(fused.history.drop(columns=TIMES))
 
 
 GOLDEN = [(law, golden) for law in LAWS for golden in law.golden]

@@ -593,7 +593,7 @@ def test_what_was_given_by_name_need_not_be(tmp_path: Path) -> None:
 def test_only_states_of_clients_that_were_seen_are_stored(tmp_path: Path) -> None:
     begin(tmp_path / "run", rounds=3, cohort=[[4], [1], [4]])
     stored = load_file(tmp_path / "run/checkpoints/000003/state.safetensors")
-    assert stored["clients/ids"].tolist() == [4, 1]
+    assert stored["clients/ids"].tolist() == [1, 4]
     controls = {k: v for k, v in stored.items() if k.startswith("clients/states/")}
     assert controls
     assert all(len(v) == 2 for v in controls.values())

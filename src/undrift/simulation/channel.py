@@ -1,35 +1,24 @@
 """How the server's messages reach the clients of a cohort, and how their replies come back.
 
 The server's half of a round (`round.py`) only sees `Channel`: messages go out, replies come back, and what clients keep
-stays behind it. Here is the channel of a simulation, whose clients are computed by an engine of this process; clients
-in other processes or on other machines are another channel.
+stays behind it. `LocalChannel` is that of a simulation, whose clients are computed by an engine of this process, as a
+part of the captured or compiled round. `TransportChannel` leads to clients elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from undrift.core import tree
-from undrift.core.tree import Nest
 from undrift.engines import Engine, States, Work
-from undrift.protocol import Cohort, Mail, Message, Phase
-
-
-class Answers(NamedTuple):
-    """What a cohort sent back, stacked [n, ...] in the order in which its clients were asked."""
-
-    replies: Message
-    reports: Nest  # figures for the log and for diagnostics, which are not traffic
+from undrift.protocol import Cohort, Mail, Phase
+from undrift.simulation.remote import Elsewhere
+from undrift.transport import Answers, Order
 
 
 class Channel(Protocol):
     """Made anew for every round, of what the clients remember before it; `states` are what they keep after it."""
-
-    # Whether `exchange` consists of tensor operations only, so that a round can be captured or compiled and replayed.
-    replayable: ClassVar[bool]
-
-    def __init__(self, engine: Engine, phases: Sequence[Phase], work: Work, states: States) -> None: ...
 
     @property
     def states(self) -> States: ...
@@ -45,8 +34,6 @@ class Channel(Protocol):
 class LocalChannel:
     """Clients of this process, computed by an engine."""
 
-    replayable: ClassVar[bool] = True
-
     def __init__(self, engine: Engine, phases: Sequence[Phase], work: Work, states: States) -> None:
         self.states = states
         self._engine, self._phases, self._work = engine, phases, work
@@ -60,8 +47,16 @@ class LocalChannel:
         return [Answers(tree.row(replies, part), tree.row(reports, part)) for part in parts]
 
 
-# By the name that the option `place` takes.
-CHANNELS: dict[str, type[Channel]] = {"local": LocalChannel}
+class TransportChannel(NamedTuple):
+    """The clients of one run, elsewhere. `order` is what they are told in its first phase."""
+
+    states: Elsewhere
+    order: Order
+
+    def exchange(self, phase: int, mails: Sequence[Mail], cohorts: Sequence[Cohort]) -> list[Answers]:
+        (mail,), (cohort,) = mails, cohorts
+        order = self.order.of(self.states.positions(cohort.ids))
+        return [self.states.remote.transport.exchange(order._replace(phase=phase), mail)]
 
 
 def slices(runs: int, count: int) -> list[slice]:

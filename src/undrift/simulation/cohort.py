@@ -10,12 +10,11 @@ import torch
 from undrift.core import check, random
 from undrift.data.batches import Schedule
 from undrift.data.federated import FederatedData
-from undrift.engines import Work
 from undrift.methods.plugin import Plugin
 from undrift.methods.setting import Plan
 from undrift.protocol import Cohort
 from undrift.simulation.options import Options
-from undrift.simulation.setup import Experiment, Setup
+from undrift.simulation.setup import Setup
 from undrift.storage.states import Ids
 
 
@@ -116,22 +115,3 @@ def describe(setup: Setup, ids: Ids, round: int) -> Cohort:
 def on_device(cohort: Cohort, device: torch.device) -> Cohort:
     ids, weights, shares = (part.to(device) for part in (cohort.ids, cohort.weights, cohort.shares))
     return cohort._replace(ids=ids, weights=weights, shares=shares)
-
-
-def work(experiment: Experiment, cohort: Cohort, ids: Ids) -> Work:
-    """What an engine is given to let these clients, and no others, answer a phase."""
-    data, device = experiment.data, experiment.learner.device
-    extremes = int(data.sizes.min()), int(data.sizes.max())
-    shapes, order = experiment.engine.arrange(experiment.schedule, data.sizes[ids], extremes)
-    return Work(
-        training=experiment.training,
-        shapes=shapes,
-        order=None if order is None else torch.from_numpy(order).to(device),
-        positions=cohort.ids,
-        ids=cohort.ids,
-        shares=cohort.shares,
-        seed=experiment.options.seed,
-        round=cohort.round,
-        lr=experiment.options.rate(int(cohort.round)),
-        participation=len(ids) / len(data),
-    )

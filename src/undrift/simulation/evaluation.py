@@ -11,7 +11,7 @@ from torch import Tensor
 
 from undrift.client import metrics as further
 from undrift.client.classification import class_accuracies, confusion, scores_classes
-from undrift.client.evaluate import STATISTICS, Samples, Weights, evaluate, figures, predict, totals
+from undrift.client.evaluate import STATISTICS, Weights, evaluate, figures, predict, totals
 from undrift.client.fairness import Figures, fairness
 from undrift.client.metrics import CONFUSION, FAIRNESS, PER_CLASS, PERSONAL, class_column, fairness_column
 from undrift.core import tree
@@ -22,14 +22,13 @@ from undrift.engines.cuda_graph import CudaGraphs
 from undrift.methods.averaging import mean_buffers
 from undrift.reporting.record import SEVERAL_MODELS
 from undrift.simulation import cohort as participation
+from undrift.simulation.place import trainees
+from undrift.simulation.remote import RemoteStates, between_rounds
 from undrift.simulation.round import Memory
 from undrift.simulation.setup import Experiment
 from undrift.storage.states import Ids
 
 Confusion = np.ndarray[Any, np.dtype[np.int64]]  # [true class, answer], counts of samples
-
-_TOGETHER = 32  # clients whose models are held at a time,
-_BYTES = 1 << 30  # or fewer, if they took more than this
 
 
 class Evaluation(NamedTuple):
@@ -187,32 +186,20 @@ def _personal_accuracies(experiment: Experiment, memory: Memory, ids: Ids, round
     if phase is None or test is None or data.classes is None:
         return {}
     found: dict[int, float] = {}
-    together = max(1, min(_TOGETHER, _BYTES // tree.nbytes(experiment.learner.parameters)))
-    for start in range(0, len(ids), together):
-        block = ids[start : start + together]
+    here, states = trainees(experiment), memory.states
+    for part in here.blocks(len(ids)):
+        block = ids[part]
         cohort = participation.on_device(participation.describe(experiment, block, round), experiment.learner.device)
         rows = memory.ledger.gather(block)
         mail = phase.ask(memory.server | {"ledger": rows} if rows else memory.server, cohort)
-        work = participation.work(experiment, cohort, block)
-        replies = experiment.engine.run(phase, mail, memory.states.of(block), work).replies
-        for position, client in enumerate(block.tolist()):
-            own = tree.row(replies, position)
-            samples = data.client_test(client) or _of_its_classes(test, data.client(client)[1])
-            if len(samples[1]):
-                here = samples[0].to(test[0].device), samples[1].to(test[1].device)
-                weights = Weights(own["model"], own["buffers"] or None)
-                found[client] = _accuracy(experiment, weights, here)
-    return found
-
-
-def _accuracy(experiment: Experiment, weights: Weights, samples: Samples) -> float:
-    found = evaluate(experiment.learner, weights, samples, spread=experiment.engine.spread)
-    return found.get("accuracy", math.nan)
-
-
-def _of_its_classes(test: Samples, labels: torch.Tensor) -> Samples:
-    known = torch.isin(test[1], labels.to(test[1].device))
-    return test[0][known], test[1][known]
+        order = between_rounds(experiment, block, round)
+        if isinstance(states, RemoteStates):
+            block, counts = states.transport.personal(order._replace(heard=states.heard[block]), mail)
+        else:
+            counts = here.personal_counts(order, mail, states.of(block))
+        accuracies = _ratio(*counts.numpy().T)
+        found |= dict(zip(block.tolist(), accuracies.tolist(), strict=True))
+    return {client: accuracy for client, accuracy in found.items() if not math.isnan(accuracy)}
 
 
 def _buffers(experiment: Experiment, memory: Memory) -> Tree | None:
@@ -225,9 +212,15 @@ def _mean_of_clients(experiment: Experiment, memory: Memory, part: str) -> Tree:
     states = memory.states
     if part not in states.initial or not len(states):
         return {}
-    weights = participation.describe(experiment, states.seen, 0).weights.to(experiment.learner.device)
+    ids, blocks = states.seen, states.blocks(part)
+    if isinstance(states, RemoteStates):  # some may not answer
+        blocks = iter(answered := list(blocks))
+        if not answered:
+            return {}
+        ids = np.concatenate([block["ids"].numpy() for block in answered])
+    weights = participation.describe(experiment, ids, 0).weights.to(experiment.learner.device)
     means = []
-    for block in states.blocks(part):
+    for block in blocks:
         own, weights = weights[: len(block["ids"])], weights[len(block["ids"]) :]
         means.append(mean_buffers(block["states"][part], own))
     return mean_buffers(tree.stack(means), weights.new_ones(len(means)))

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
@@ -19,8 +19,12 @@ from undrift.simulation.callbacks import Callback, EarlyStopping
 from undrift.simulation.describe import given_as_objects
 from undrift.simulation.divergence import DivergenceError
 from undrift.simulation.progress import progress_bar
-from undrift.simulation.round import RoundRunner
+from undrift.simulation.remote import RemoteStates
+from undrift.simulation.remote_round import RemoteRounds
+from undrift.simulation.round import Memory, RoundResult, RoundRunner
 from undrift.simulation.run import Run
+
+Runner = Callable[[Sequence[Memory], int], list[RoundResult]]  # the next round of a group of runs
 
 
 class Interrupted(KeyboardInterrupt):
@@ -60,9 +64,11 @@ def train(runs: Sequence[Run], callbacks: Sequence[Callback], on_divergence: str
         progress_bar(label, first.options.rounds, len(runs)) as tick,
         nullcontext() if watching else noticed(),  # callbacks may draw
         _watched(runs, callbacks),
+        ExitStack() as places,
     ):
         for run in runs:
             run.prepare_directory()
+            places.enter_context(run.reaching_clients())
         tick(min(run.rounds for run in runs), None)
         for done, row in rounds(runs, callbacks, on_divergence):
             tick(done, row)
@@ -90,7 +96,7 @@ def rounds(
         done, row = min(run.rounds for run in training), None
         behind = [run for run in training if run.rounds == done]
         if group != (together := [run for run in runs if run in behind or run.rounds > done]):
-            group, runner = together, RoundRunner([run.experiment for run in together])
+            group, runner = together, _runner(together)
         for run, kept in _round(runner, group, behind, on_divergence):
             if kept is None:
                 training.remove(run)
@@ -105,8 +111,17 @@ def rounds(
         yield done + 1, row
 
 
+def _runner(group: Sequence[Run]) -> Runner:
+    """What computes the rounds of a group; a run whose clients are elsewhere is alone in it."""
+    if isinstance(group[0].memory.states, RemoteStates):
+        (run,) = group
+        rounds = RemoteRounds(run.experiment)
+        return lambda memories, round: [rounds.run(memories[0], round)]
+    return RoundRunner([run.experiment for run in group]).run
+
+
 def _round(
-    runner: RoundRunner, group: Sequence[Run], behind: Sequence[Run], on_divergence: str
+    runner: Runner, group: Sequence[Run], behind: Sequence[Run], on_divergence: str
 ) -> list[tuple[Run, dict[str, Any] | None]]:
     """The next round of a group: a row for each of its runs that are `behind`, None for those that diverged.
 
@@ -115,7 +130,7 @@ def _round(
     rows: list[tuple[Run, dict[str, Any] | None]] = []
     with threads(group[0].experiment.engine.threads):
         started = time.perf_counter()
-        results = runner.run([run.memory for run in group], behind[0].rounds + 1)
+        results = runner([run.memory for run in group], behind[0].rounds + 1)
         seconds = (time.perf_counter() - started) / len(group)
         for run, result in zip(group, results, strict=True):
             if run not in behind:

@@ -269,7 +269,7 @@ class Options:
         section="run",
     )
     place: str = option(
-        "local", "where clients are computed", choice(registry("simulation.channel", "CHANNELS")), section="run"
+        "local", "where clients are computed", choice(registry("simulation.place", "PLACES")), section="run"
     )
     engine: str = option(
         "auto",

@@ -25,10 +25,12 @@ from undrift.engines.cuda_graph import CudaGraphs
 from undrift.engines.work import Arrangement
 from undrift.protocol import Cohort, Mail, Message, State
 from undrift.simulation import cohort as participation
-from undrift.simulation.channel import CHANNELS, Answers, slices
+from undrift.simulation.channel import LocalChannel, slices
+from undrift.simulation.remote import RemoteStates
 from undrift.simulation.setup import Experiment
 from undrift.simulation.watch import Watch
 from undrift.storage.states import ClientStates, Ids
+from undrift.transport import Answers
 
 _WHOLE = ("ids", "positions", "order", "round", "seed")  # rows of whole numbers, an entry per client
 _REAL = ("weights", "shares", "lr")  # rows of real numbers
@@ -38,7 +40,7 @@ class Memory(NamedTuple):
     """What a run remembers between rounds."""
 
     server: State
-    states: ClientStates
+    states: ClientStates | RemoteStates
     ledger: ClientStates
 
 
@@ -166,7 +168,7 @@ class RoundRunner:
         servers = [given["servers"][str(number)] for number in range(len(runs))]
         watch = Watch(runs, servers, cohorts) if self._first.observer.diagnostics else None
         further = () if watch is None else watch.phases
-        channel = CHANNELS[self._first.options.place](
+        channel = LocalChannel(
             self._first.engine,
             (*self._first.method.phases, *further),
             self._work(given, arrangement, round),
@@ -187,7 +189,7 @@ class RoundRunner:
                         p.hear(s, a.replies, c) for p, s, a, c in zip(phases, servers, found, cohorts, strict=True)
                     ]
                 traffic = [
-                    (down + _sent(mail, len(cohort.ids)), up + tree.nbytes(a.replies))
+                    (down + sent(mail, len(cohort.ids)), up + tree.nbytes(a.replies))
                     for (down, up), mail, a, cohort in zip(traffic, mails, found, cohorts, strict=True)
                 ]
                 if watch is not None:
@@ -226,7 +228,7 @@ class RoundRunner:
     def _tensors(self, out: _Exchanged) -> tuple[Nest, list[tuple[int, int]]]:
         """What remains of a round besides states of clients; `finite` says of which runs all numbers are."""
         with mark(Part.AGGREGATION):
-            finite = torch.stack([_finite(server) for server in out.servers])
+            finite = torch.stack([all_finite(server) for server in out.servers])
             for _, part in out.clients.parts():
                 for leaf in _floats(part):
                     # A sum takes a tenth of a norm's time; where it overflows, `_culprits` finds that all is well.
@@ -284,7 +286,7 @@ class RoundRunner:
 
 def _states(entry: _Entry, memories: Sequence[Memory]) -> States:
     """What the clients of all runs remember, in the order of the cohort."""
-    each = [memory.states.of(ids) for memory, ids in zip(memories, entry.ids, strict=True)]
+    each: list[States] = [memory.states.of(ids) for memory, ids in zip(memories, entry.ids, strict=True)]
     return each[0] if len(each) == 1 else Stacked(tree.concat([states.read(slice(None)) for states in each]))
 
 
@@ -295,8 +297,6 @@ def _extremes(experiments: Sequence[Experiment]) -> tuple[int, int]:
 
 
 def _replayer(experiment: Experiment) -> CudaGraphs | Compiler | None:
-    if not CHANNELS[experiment.options.place].replayable:
-        return None
     if experiment.engine.compiled:
         return Compiler()
     return CudaGraphs() if experiment.engine.replayed else None
@@ -304,7 +304,7 @@ def _replayer(experiment: Experiment) -> CudaGraphs | Compiler | None:
 
 def capacity(experiment: Experiment) -> int:
     """How many runs like this one can train together: as many as the engine has room for at once."""
-    if not isinstance(experiment.engine, Batched):
+    if not isinstance(experiment.engine, Batched) or experiment.options.place != "local":
         return 1
     count = participation.size(experiment.options, len(experiment.data)) or len(experiment.data)
     return max(1, experiment.engine.chunk // count)
@@ -342,7 +342,7 @@ def _joint_table(experiments: Sequence[Experiment]) -> tuple[Table, list[int]]:
     return joint, np.cumsum([0, *counts[:-1]]).tolist()
 
 
-def _finite(server: State) -> Tensor:
+def all_finite(server: State) -> Tensor:
     return torch.stack([value.isfinite() for value in torch_private.largest_norms(_floats(server))]).all()
 
 
@@ -353,17 +353,17 @@ def _culprits(out: _Exchanged) -> Tensor:
     """Who made a number infinite or not a number [runs, n]; nobody in runs whose numbers are all finite."""
     runs, count = out.losses.shape
     wrong = torch.zeros((runs, count), dtype=torch.bool)
-    states = torch.cat([_largest(nest, len(range(runs * count)[part])) for part, nest in out.clients.parts()])
+    states = torch.cat([largest_of_clients(nest, len(range(runs * count)[part])) for part, nest in out.clients.parts()])
     for number, part in enumerate(slices(runs, count)):
         nests = [{"replies": phase[number].replies, "reports": phase[number].reports} for phase in out.answers]
-        largest = torch.stack([_largest(nest, count) for nest in nests])  # [phases, n]
+        largest = torch.stack([largest_of_clients(nest, count) for nest in nests])  # [phases, n]
         largest[-1] = torch.maximum(largest[-1], states[part])
-        if not bool(_finite(out.servers[number])) or not bool(largest.isfinite().all()):
-            wrong[number] = _first_to_explode(largest)
+        if not bool(all_finite(out.servers[number])) or not bool(largest.isfinite().all()):
+            wrong[number] = first_to_explode(largest)
     return wrong
 
 
-def _first_to_explode(largest: Tensor) -> Tensor:
+def first_to_explode(largest: Tensor) -> Tensor:
     """The clients to blame [n], from the largest numbers that they had in every phase [phases, n].
 
     An average over one client's huge numbers, though finite, may make those of all others infinite in the next phase,
@@ -381,14 +381,14 @@ def _first_to_explode(largest: Tensor) -> Tensor:
     return huge
 
 
-def _largest(nest: Nest, clients: int) -> Tensor:
+def largest_of_clients(nest: Nest, clients: int) -> Tensor:
     """The largest absolute value of what belongs to each client, infinite if it has none [n]."""
     rows = [leaf.reshape(clients, -1).abs().amax(1).cpu().double() for leaf in _floats(nest)]
     found = torch.stack([torch.zeros(clients, dtype=torch.float64), *rows]).amax(0)
     return torch.where(found.isnan(), torch.inf, found)
 
 
-def _sent(mail: Mail, clients: int) -> int:
+def sent(mail: Mail, clients: int) -> int:
     shared, each = (tree.drop(part, mail.known) for part in (mail.shared, mail.each))
     return clients * tree.nbytes(shared) + tree.nbytes(each)
 

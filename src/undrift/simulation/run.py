@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from html import escape
 from itertools import zip_longest
 from pathlib import Path
@@ -41,6 +42,8 @@ from undrift.simulation.evaluation import (
 )
 from undrift.simulation.fit import check_samples
 from undrift.simulation.options import Options
+from undrift.simulation.place import PLACES
+from undrift.simulation.remote import RemoteStates
 from undrift.simulation.round import Memory, RoundResult
 from undrift.simulation.setup import Experiment
 from undrift.statistics.predictions import Predictions
@@ -77,6 +80,8 @@ class Run:
         self._server |= experiment.observer.remembered(learner.parameters)
         population, self._space = len(experiment.data), Space(learner.device, self.out)
         self._states = ClientStates(method.client(learner.parameters, learner.buffers), population, self._space)
+        self._remote: RemoteStates | None = None  # while clients are elsewhere, which then have what they remember
+        self._heard = np.zeros(population, dtype=np.int64)  # the last round of every client that was kept; 0: none
         self._ledger = ClientStates(method.ledger(learner.parameters), population, self._space)
         self._evaluate = Evaluator(experiment)
         several = SEVERAL_MODELS if len(method.models(self._server)) > 1 else {}
@@ -266,7 +271,7 @@ class Run:
     @property
     def memory(self) -> Memory:
         """What the next round starts from."""
-        return Memory(self._server, self._states, self._ledger)
+        return Memory(self._server, self._states if self._remote is None else self._remote, self._ledger)
 
     @property
     def precision(self) -> str:
@@ -292,7 +297,7 @@ class Run:
     @property
     def _kept(self) -> dict[str, int]:
         """Bytes of clients' states and of the ledger, by the place they are kept in."""
-        both = self._states.kept, self._ledger.kept
+        both = self.memory.states.kept, self._ledger.kept
         return {place: sum(kept.get(place, 0) for kept in both) for place in both[0] | both[1]}
 
     @property
@@ -388,11 +393,39 @@ class Run:
 
     def _keep(self, result: RoundResult) -> None:
         self._server = result.server
+        self._heard[result.ids] = self.rounds + 1
+        if self._remote is not None:
+            self._remote.transport.keep(self.rounds + 1, result.ids)
         for part, states in result.clients.parts():
             self._states.scatter(result.ids[part], states)
         self._ledger.scatter(result.ids, result.ledger)
         self._taken_part[result.ids] += 1
         self._note_places()
+
+    @contextmanager
+    def reaching_clients(self) -> Iterator[None]:
+        """During the block clients are where the option `place` says; afterwards what they remember is here again."""
+        opened = PLACES[self.options.place]
+        if opened is None:
+            yield
+            return
+        transport = opened(self._experiment)
+        try:
+            transport.restore(self._states.blocks(), self._heard)
+            self._remote = RemoteStates(self._experiment, transport, self._states.initial, self._heard)
+            try:
+                yield
+            except (KeyboardInterrupt, DivergenceError):  # the run goes to the caller
+                self._fetch_states(self._remote)
+                raise
+            self._fetch_states(self._remote)
+        finally:
+            self._remote = None
+            transport.close()
+
+    def _fetch_states(self, remote: RemoteStates) -> None:
+        for block in remote.blocks():
+            self._states.scatter(block["ids"].numpy(), block["states"])
 
     def _note_places(self) -> None:
         """Put on record where states are kept, and say so when some are on disk."""
@@ -464,7 +497,8 @@ class Run:
     def save_if_due(self) -> None:
         """Save so often that saving takes a small share of the time."""
         expected = self._save_seconds + (self._bytes - self._saved_bytes) / _SAVING_SPEED
-        if self._directory is not None and time.monotonic() - self._saved_at >= expected / _SAVING_SHARE:
+        durable = self._remote is not None and self._remote.transport.durable
+        if durable or time.monotonic() - self._saved_at >= expected / _SAVING_SHARE:
             self.save()
 
     @property
@@ -475,11 +509,13 @@ class Run:
     def _parts(self) -> Iterator[State]:
         """All that is remembered, in parts that fit into memory."""
         nothing: State = {}
-        blocks = zip_longest(self._states.blocks(), self._ledger.blocks(), fillvalue=nothing)
+        blocks = zip_longest(self.memory.states.blocks(), self._ledger.blocks(), fillvalue=nothing)
         clients, ledger = next(blocks, (nothing, nothing))
         who = np.flatnonzero(self._taken_part)
         taken_part = torch.from_numpy(np.stack([who, self._taken_part[who]], axis=1))
         first = {"server": self._server, "taken_part": taken_part, "clients": clients, "ledger": ledger}
+        if self.options.place != "local":
+            first["heard"] = torch.from_numpy(self._heard)
         yield first | model_file.in_use(self._server, *model_in_use(self._experiment, self.memory))
         for clients, ledger in blocks:
             yield {"clients": clients, "ledger": ledger}
@@ -499,6 +535,8 @@ class Run:
                 self._server = tree.ordered_like(memory["server"], self._server)
                 who, rounds = part["taken_part"].numpy().T
                 self._taken_part[who] = rounds
+                if "heard" in part:
+                    self._heard[:] = part["heard"].numpy()
             for states, name in ((self._states, "clients"), (self._ledger, "ledger")):
                 if name in memory:
                     states.scatter(part[name]["ids"].numpy(), tree.ordered_like(memory[name]["states"], states.initial))
@@ -528,6 +566,8 @@ class Run:
         population = len(self._taken_part)
         if first and not _are_clients(part["taken_part"], population, columns=2):
             return "taken_part"
+        if "heard" in part and part["heard"].shape != (population,):
+            return "heard"
         for states, name in ((self._states, "clients"), (self._ledger, "ledger")):
             mine = part.get(name, {})
             if not mine:

@@ -12,8 +12,9 @@ from undrift.core.tree import Nest
 from undrift.diagnostics.observer import KEY
 from undrift.diagnostics.probe import Probe
 from undrift.protocol import Cohort, State
-from undrift.simulation.channel import Answers, Channel
+from undrift.simulation.channel import Channel
 from undrift.simulation.setup import Experiment
+from undrift.transport import Answers
 
 
 class Watch:

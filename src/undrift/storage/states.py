@@ -43,9 +43,8 @@ class ClientStates:
 
     @property
     def seen(self) -> Ids:
-        """The clients that have a state of their own, in the order in which they got it."""
-        ids = np.flatnonzero(self._rows)
-        return ids[np.argsort(self._rows[ids])]
+        """The clients that have a state of their own."""
+        return np.flatnonzero(self._rows)
 
     @property
     def kept(self) -> dict[str, int]:

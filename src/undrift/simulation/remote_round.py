@@ -1,0 +1,145 @@
+"""One round whose clients are elsewhere: the server's half, which sees messages only.
+
+With the same answers it gives the same bits as the fused round of `round.py`. Clients that do not answer a phase are
+left out of it and of the rest of the round; weights are those of the clients that answered.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from undrift.core import tree
+from undrift.core.parts import Part, mark
+from undrift.core.wide import wide
+from undrift.protocol import Cohort, Phase, State
+from undrift.simulation import cohort as participation
+from undrift.simulation.channel import TransportChannel
+from undrift.simulation.remote import Elsewhere, RemoteStates
+from undrift.simulation.round import Memory, RoundResult, all_finite, first_to_explode, largest_of_clients, sent
+from undrift.simulation.setup import Experiment
+from undrift.simulation.watch import Watch
+from undrift.storage.states import Ids
+from undrift.transport import LostStatesError, Order, TooFewAnswersError
+
+_ATTEMPTS = 5  # at a round that lost what clients remembered between its phases
+
+
+class _Heard(NamedTuple):
+    """What the server knows after a phase."""
+
+    server: State
+    cohort: Cohort  # those who answered so far
+    losses: Tensor | None  # [n] of them
+    largest: list[Tensor]  # of every phase, the largest number that each sent [n]
+    down: int
+    up: int
+
+
+class RemoteRounds:
+    """Computes the rounds of a run through a transport."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._experiment = experiment
+
+    def run(self, memory: Memory, round: int) -> RoundResult:
+        """A whole round; pure: nothing is remembered until the caller keeps it."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                with torch.no_grad():
+                    return self._round(memory, round)
+            except LostStatesError:
+                if attempt == _ATTEMPTS:
+                    raise
+        raise AssertionError
+
+    def _round(self, memory: Memory, round: int) -> RoundResult:
+        experiment, remote = self._experiment, memory.states
+        assert isinstance(remote, RemoteStates)
+        with mark(Part.COHORT):
+            ids = participation.draw(experiment, round)
+            rows = memory.ledger.gather(ids)
+            server = memory.server | ({"ledger": rows} if rows else {})
+            cohort = self._described(ids, round)
+        channel = TransportChannel(Elsewhere(remote, ids), self._order(remote, ids, cohort, round))
+        watch = Watch([experiment], [server], [cohort]) if experiment.observer.diagnostics else None
+        if watch is not None:
+            (server,) = watch.begin(channel)
+        heard = _Heard(server, cohort, None, [], 0, 0)
+        for number, phase in enumerate(experiment.method.phases):
+            heard = self._phase(channel, number, phase, heard, watch)
+        figures, server = None, heard.server
+        if watch is not None:
+            figures, (server,) = watch.end([server])
+        return self._result(heard, server, Elsewhere(remote, ids), figures)
+
+    def _phase(
+        self, channel: TransportChannel, number: int, phase: Phase, heard: _Heard, watch: Watch | None
+    ) -> _Heard:
+        server, cohort, losses, largest, down, up = heard
+        with mark(Part.COHORT):
+            mail = phase.ask(server, cohort)
+        with mark(Part.TRAINING):
+            (answers,) = channel.exchange(number, [mail], [cohort])
+        down, up = down + sent(mail, len(cohort.ids)), up + tree.nbytes(answers.replies)
+        with mark(Part.AGGREGATION):
+            if answers.present is not None and len(answers.present) < len(cohort.ids):
+                server, cohort, losses, largest = self._left(heard, answers.present)
+            server = phase.hear(server, answers.replies, cohort)
+            count = len(cohort.ids)
+            largest = [*largest, largest_of_clients({"replies": answers.replies, "reports": answers.reports}, count)]
+        if watch is not None:
+            (answers,) = watch.keep_reports([answers])
+        return _Heard(server, cohort, answers.reports.get("loss", losses), largest, down, up)
+
+    def _left(self, heard: _Heard, present: Ids) -> tuple[State, Cohort, Tensor | None, list[Tensor]]:
+        """The round without the clients that did not answer."""
+        server, cohort = heard.server, heard.cohort
+        if not len(present):
+            raise TooFewAnswersError(f"none of the {len(cohort.ids)} clients of round {int(cohort.round)} answered")
+        rows = torch.from_numpy(present)
+        if "ledger" in server:
+            server = server | {"ledger": tree.row(server["ledger"], rows.to(cohort.ids.device))}
+        losses = None if heard.losses is None else heard.losses[rows.to(heard.losses.device)]
+        left = self._described(cohort.ids.cpu().numpy()[present], int(cohort.round))
+        return server, left, losses, [each[rows] for each in heard.largest]
+
+    def _described(self, ids: Ids, round: int) -> Cohort:
+        described = participation.describe(self._experiment, ids, round)
+        return participation.on_device(described, self._experiment.learner.device)
+
+    def _order(self, remote: RemoteStates, ids: Ids, cohort: Cohort, round: int) -> Order:
+        options = self._experiment.options
+        return Order(
+            round=round,
+            phase=0,
+            seed=options.seed,
+            lr=options.rate(round),
+            participation=len(ids) / len(self._experiment.data),
+            ids=ids,
+            shares=cohort.shares.cpu(),
+            heard=remote.heard[ids],
+        )
+
+    def _result(self, heard: _Heard, server: State, clients: Elsewhere, figures: Tensor | None) -> RoundResult:
+        assert heard.losses is not None
+        cohort, losses = heard.cohort, heard.losses
+        largest = torch.stack(heard.largest)  # [phases, n]
+        ids, wrong = cohort.ids.cpu().numpy(), np.zeros(len(cohort.ids), dtype=bool)
+        if not bool(all_finite(server)) or not bool(largest.isfinite().all()):
+            wrong = first_to_explode(largest).numpy()
+        return RoundResult(
+            ids=ids,
+            server={k: v for k, v in server.items() if k != "ledger"},
+            clients=clients,
+            ledger=server.get("ledger", {}),
+            bytes_down=heard.down,
+            bytes_up=heard.up,
+            train_loss=float(wide((losses * cohort.weights).sum())),
+            diverged=ids[wrong],
+            diagnostics=[] if figures is None else wide(figures)[0].tolist(),
+            obstacle="",
+        )

@@ -1,0 +1,16 @@
+"""Clients that are not in the server's process: what is sent to them, and the one half that answers everywhere."""
+
+from undrift.transport.in_process import InProcess
+from undrift.transport.order import Answers, LostStatesError, Order, TooFewAnswersError, Transport
+from undrift.transport.site import Site, Trainees
+
+__all__ = [
+    "Answers",
+    "InProcess",
+    "LostStatesError",
+    "Order",
+    "Site",
+    "TooFewAnswersError",
+    "Trainees",
+    "Transport",
+]
