@@ -381,6 +381,18 @@ def test_features_enlarge_the_step_of_every_group(kind: Any) -> None:
         assert_close(moves("printed", scale_twice=True), twice, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize(("kind", "default", "other"), [(MAFSVRG, "off", "cohort"), (GAFSVRG, "cohort", "off")])
+def test_rare_features_are_scaled_by_default_only_where_steps_are_short(kind: Any, default: str, other: str) -> None:
+    """A multiplies the way from a model to its group's centre in MA, a gradient step in GA."""
+    options: dict[str, Any] = {"rounds": 3, "batch_size": 4, "lr": 0.8}
+
+    def weight(**scaling: str) -> Tensor:
+        return ud.simulate(kind(models=2, threshold=1, **scaling), linear(), sparse(), **options).parameters["weight"]
+
+    assert torch.equal(weight(), weight(feature_scaling=default))
+    assert (weight() - weight(feature_scaling=other)).abs().max() > 1e-3
+
+
 def kinds_of_classes() -> tuple[list[tuple[Tensor, Tensor]], tuple[Tensor, Tensor]]:
     """Four clients with the classes 0 and 1, three with 2 and 3; a test set with all."""
     generator = torch.Generator().manual_seed(0)

@@ -75,7 +75,7 @@ def test_a_cache_that_cannot_be_written(mnist: Path, monkeypatch: pytest.MonkeyP
     assert_close(ud.data.load("mnist", "iid", 4, features="hog").x, expected())
 
 
-@pytest.mark.parametrize("algorithm", ["fsvrg", "mafsvrg(models=2)"])
+@pytest.mark.parametrize("algorithm", ["fsvrg", "mafsvrg(models=2, feature_scaling='cohort')"])
 def test_the_papers_model_is_trained_on_features(mnist: Path, algorithm: str) -> None:
     """`softmax-hog` on images is `softmax` on their features: Λ_i and A act, as zeros have a meaning."""
     options: dict[str, Any] = {"rounds": 2, "cohort": 2, "lr": 0.1}
