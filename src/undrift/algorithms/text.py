@@ -6,20 +6,17 @@ of this algorithm, whatever is set for all others. Should an algorithm have an o
 
 from __future__ import annotations
 
-import ast
-import re
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
 from undrift import algorithms, plugins
 from undrift.core import check
+from undrift.core.call import read
 from undrift.methods.algorithm import Algorithm
 from undrift.methods.options import default_of, refuse_unknown
 from undrift.methods.plugin import Plugin
 
-_LONGEST = 10_000  # characters
 SETTINGS = ("lr", "server_lr", "momentum", "weight_decay", "clip", "lr_decay", "weighting", "optimizer")
 
 
@@ -59,21 +56,6 @@ def parse_plugin(text: str) -> Plugin:
     return _plugin_of(plugins.find(name), options)
 
 
-def read(text: str) -> tuple[str, dict[str, Any]]:
-    """The same as a name and plain values for `from_options`; bare words and names of files are strings."""
-    name, parenthesis, rest = text.strip().partition("(")
-    if len(text) > _LONGEST or not re.fullmatch(r"[\w -]+", name.strip()):
-        raise ValueError(f"an algorithm is written name or name(option=value), got {check.shown(text)}")
-    try:
-        with warnings.catch_warnings(action="ignore"):  # of Python's parser, about text that is refused anyway
-            parsed = ast.parse(f"_({rest}" if parenthesis else "_()", mode="eval")
-        return name.strip(), _keywords(parsed.body)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two of text that is nested too deeply
-        raise ValueError(
-            f"options of an algorithm are written name(option=value, ...), got {check.shown(text)}"
-        ) from None
-
-
 def split(text: str) -> list[str]:
     """A list with commas, ``fedavg,fedprox(mu=0.1)``, as its parts."""
     parts, depth = [""], 0
@@ -106,25 +88,6 @@ def plugin_from_stored(description: Mapping[str, Any]) -> Plugin:
     kind = plugins.find(description["name"])
     options = {key: value for key, value in description.items() if key != "name"}
     return kind(**_without_defaults(kind, options))
-
-
-def _keywords(call: ast.expr) -> dict[str, Any]:
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-        raise ValueError
-    names = [keyword.arg for keyword in call.keywords]
-    if call.args or None in names or len(set(names)) < len(names):
-        raise ValueError
-    return {str(keyword.arg): _value(keyword.value) for keyword in call.keywords}
-
-
-def _value(node: ast.expr) -> Any:
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name | ast.Attribute):  # the name of a file
-        return f"{_value(node.value)}.{node.attr}"
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        return {"name": node.func.id} | _keywords(node)
-    return ast.literal_eval(node)
 
 
 def _plugin(option: str, value: Any) -> Any:

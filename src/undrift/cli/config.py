@@ -24,10 +24,10 @@ from typing import Any
 
 from undrift import algorithms
 from undrift.algorithms.text import Written, parse, written
-from undrift.algorithms.text import read as read_algorithm
 from undrift.cli.options import DEFAULT_DATA
 from undrift.cli.settings import SETTINGS, TRACKERS
 from undrift.core import check
+from undrift.core.call import read as read_algorithm
 from undrift.core.check import nearest
 from undrift.data import FederatedData, full_name, load
 from undrift.simulation.arguments import settings

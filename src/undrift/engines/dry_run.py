@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from undrift.core.wide import wide
 from undrift.engines.determinism import arithmetic
 from undrift.engines.work import Engine, Stacked, States, Work
 from undrift.engines.workload import Workload
-from undrift.protocol import Cohort
+from undrift.protocol import Cohort, Message, State
 
 
 def batching_obstacle(engine: Engine, workload: Workload) -> str:
@@ -38,8 +39,16 @@ def training_obstacle(engine: Engine, workload: Workload) -> str:
     return ""
 
 
-def two_steps(engine: Engine, workload: Workload, *, hear: bool = False) -> None:
-    """A round of the largest and the smallest client; nothing of it is kept.
+class Exchange(NamedTuple):
+    """What two clients answered in a phase, and what the server knew then."""
+
+    server: State
+    replies: Message
+    cohort: Cohort
+
+
+def two_steps(engine: Engine, workload: Workload, *, hear: bool = False) -> list[Exchange]:
+    """A round of the largest and the smallest client; nothing of it is kept. What its exchanges brought is returned.
 
     Of two steps, as clients share parameters in the first one, and every client has its own in the second. With
     `hear`, the server hears their last answers as well, and the model is made ready for evaluation.
@@ -66,14 +75,17 @@ def two_steps(engine: Engine, workload: Workload, *, hear: bool = False) -> None
     if ledger := method.ledger(learner.parameters):
         server |= {"ledger": tree.repeat(ledger, 2)}
     states: States = Stacked(tree.repeat(method.client(learner.parameters, learner.buffers), 2))
+    exchanges = []
     for phase in method.phases:
         replies, states, _ = engine.run(phase, phase.ask(server, cohort), states, work)
+        exchanges.append(Exchange(server, replies, cohort))
         if hear or phase is not method.phases[-1]:
             server = phase.hear(server, replies, cohort)
     if hear:
         method.presented(server)
         if (personal := method.personal) is not None:
             engine.run(personal, personal.ask(server, cohort), states, work)
+    return exchanges
 
 
 def _padding_obstacle(workload: Workload) -> str:

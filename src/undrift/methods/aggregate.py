@@ -1,16 +1,22 @@
-"""Aggregation rules: how the updates of a cohort become one. To add one, write it here and list it in `AGGREGATES`."""
+"""Aggregation rules: how the updates of a cohort become one. To add one, write it here or in `robust.py`
+and list it in `AGGREGATES`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from undrift.core import tree
+from undrift.core.call import read
 from undrift.core.check import nearest, shown
 from undrift.core.tree import Tree
 from undrift.core.wide import wide
+from undrift.methods.options import options_by_name, refuse_unknown
+from undrift.methods.robust import RULES, Rule
 
 # (stacked updates [n, ...], weights [n] that sum to one) -> one update; tensor operations only, so that rounds can be
 # captured in a CUDA graph
@@ -40,15 +46,23 @@ def _weighted_median(values: Tensor, weights: Tensor) -> Tensor:
     return ((values.gather(0, first) + values.gather(0, last)) / 2)[0]
 
 
-AGGREGATES: dict[str, Aggregate] = {"mean": mean, "median": median}
+AGGREGATES: dict[str, Aggregate] = {"mean": mean, "median": median, **{rule.name: rule() for rule in RULES}}
 
 
 def find(value: str | Aggregate) -> Aggregate:
-    """A rule by its name; a function is returned as it is."""
+    """A rule by its name, with options as in ``krum(share=0.2)``; a function is returned as it is."""
     if isinstance(value, str):
-        if value not in AGGREGATES:
-            raise ValueError(f"aggregate: unknown aggregation rule {shown(value)}{nearest(value, AGGREGATES)}")
-        return AGGREGATES[value]
+        name, options = read(value, "an aggregation rule")
+        if name not in AGGREGATES:
+            raise ValueError(f"aggregate: unknown aggregation rule {shown(name)}{nearest(name, AGGREGATES)}")
+        rule = AGGREGATES[name]
+        refuse_unknown(f"the aggregation rule {name}", options, options_by_name(rule))
+        return replace(rule, **options) if isinstance(rule, Rule) else rule
     if not callable(value):
         raise TypeError(f"aggregate must be a name or a function (updates, weights) -> update, got {shown(value)}")
     return value
+
+
+def is_robust(rule: Aggregate) -> bool:
+    """Whether a rule promises anything about clients that send what they like; of a user's own nothing is known."""
+    return rule is median or isinstance(rule, Rule)

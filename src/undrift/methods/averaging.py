@@ -243,13 +243,18 @@ class Train:
             client = client | {"buffers": buffers}
         return Answer(_without_empty(reply), client, report)
 
-    def hear(self, server: State, replies: Message, cohort: Cohort) -> State:
-        method = self.method
-        updates, model = replies["update"], server["model"]
-        for c in method.with_hook["collect"]:
-            heard = Heard(_entry(replies, c.key), model, cohort)
+    def collect(self, server: State, replies: Message, cohort: Cohort) -> tuple[Tree, State]:
+        """The stacked updates that are aggregated, and what the server remembers before."""
+        updates = replies["update"]
+        for c in self.method.with_hook["collect"]:
+            heard = Heard(_entry(replies, c.key), server["model"], cohort)
             updates, own = c.collect(updates, _server_state(server, c.key), heard)
             server = _with_server_state(server, c.key, own)
+        return updates, server
+
+    def hear(self, server: State, replies: Message, cohort: Cohort) -> State:
+        method, model = self.method, server["model"]
+        updates, server = self.collect(server, replies, cohort)
         update = method.aggregate(updates, cohort.weights)
         for c in method.with_hook["advance"]:
             heard = Heard(_entry(replies, c.key), model, cohort)

@@ -5,9 +5,7 @@ A codec sits between `answer` and `hear`, so that traffic is counted from the en
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,7 +15,8 @@ from undrift.core import tree
 from undrift.core.check import nearest, shown
 from undrift.core.random import Key
 from undrift.core.tree import Tree
-from undrift.protocol import Answer, Cohort, Mail, Message, Method, Phase, State
+from undrift.methods.wrapped import Wrapped
+from undrift.protocol import Answer, Cohort, Mail, Message, Phase, State
 
 if TYPE_CHECKING:
     from undrift.client.task import Task
@@ -64,37 +63,16 @@ def _halved(value: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Coded:
-    """A method whose clients encode their replies; the models that they show for evaluation are not encoded."""
+class Coded(Wrapped):
+    """A method whose clients encode their replies."""
 
-    method: Method
     codec: Codec
 
-    @cached_property
-    def phases(self) -> Sequence[Phase]:
-        return tuple(CodedPhase(phase, self.codec) for phase in self.method.phases)
-
-    @property
-    def personal(self) -> Phase | None:
-        return self.method.personal
-
-    def server(self, model: Tree, buffers: Tree) -> State:
-        return self.method.server(model, buffers)
+    def wrap(self, phase: Phase) -> Phase:
+        return CodedPhase(phase, self.codec)
 
     def client(self, model: Tree, buffers: Tree) -> State:
         return _with_codec(self.method.client(model, buffers), self.codec.client(model))
-
-    def ledger(self, model: Tree) -> State:
-        return self.method.ledger(model)
-
-    def models(self, server: State) -> list[Tree]:
-        return self.method.models(server)
-
-    def presented(self, server: State) -> Tree:
-        return self.method.presented(server)
-
-    def buffers(self, server: State) -> Tree:
-        return self.method.buffers(server)
 
 
 @dataclass(frozen=True)

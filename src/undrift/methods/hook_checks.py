@@ -12,8 +12,8 @@ from torch import Tensor
 
 from undrift.core import check, tree
 from undrift.methods.averaging import Averaging
-from undrift.methods.codec import Coded
 from undrift.methods.correction import HOOKS, STATES, At, Correction
+from undrift.methods.wrapped import Wrapped
 from undrift.protocol import Method
 
 # What a hook returns, in words; "value" has the names and shapes of the tree that it is given first, "state" those of
@@ -53,7 +53,7 @@ class HookError(TypeError):
 
 def checked(method: Method) -> Method | None:
     """The method with the hooks of users' own corrections checked; None if there are none."""
-    if isinstance(method, Coded):
+    if isinstance(method, Wrapped):
         inner = checked(method.method)
         return None if inner is None else replace(method, method=inner)
     if not isinstance(method, Averaging) or all(map(_is_ours, method.corrections)):

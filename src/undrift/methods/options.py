@@ -67,6 +67,20 @@ def default_of(option: Field[Any]) -> Any:
     return option.default if option.default_factory is MISSING else option.default_factory()
 
 
+def options_by_name(instance: Any) -> dict[str, Any]:
+    """The values of its options; none of what is no dataclass."""
+    return (
+        {option.name: getattr(instance, option.name) for option in options_of(instance)}
+        if is_dataclass(instance)
+        else {}
+    )
+
+
+def text_of(name: str, instance: Any) -> str:
+    """As users write what they know by `name`, with the options that differ from their defaults: ``krum(keep=3)``."""
+    return name + label_of(instance).removeprefix(type(instance).__name__)
+
+
 def label_of(instance: Any) -> str:
     """The class name, with the options that differ from their defaults: ``FedProx(mu=0.1)``."""
     return _text(instance).removesuffix("()")

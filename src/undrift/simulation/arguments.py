@@ -86,7 +86,7 @@ class Objects:
     )
     aggregate: str | Aggregate = option(
         "mean",
-        "how client updates become one: a name, or f(updates, weights)",
+        'how client updates become one: a name, with options as in "krum(share=0.2)", or f(updates, weights)',
         text(names=registry("methods.aggregate", "AGGREGATES")),
         section="server",
     )

@@ -56,6 +56,11 @@ def largest(options: Options, population: int) -> int:
     return size(options, population) or max(len(members) for members in options.cohort)  # type: ignore[union-attr]
 
 
+def smallest(options: Options, population: int) -> int:
+    """How many clients the smallest cohort has."""
+    return size(options, population) or min(len(members) for members in options.cohort)  # type: ignore[union-attr]
+
+
 def participation(options: Options, population: int) -> str:
     """How many clients train in a round, in words: one (1) and everyone (1.0) cannot be confused."""
     count = size(options, population)

@@ -20,6 +20,7 @@ from undrift.methods.algorithm import Algorithm
 from undrift.methods.codec import CODECS, Codec
 from undrift.methods.options import default_of
 from undrift.methods.plugin import Plugin
+from undrift.methods.robust import Rule
 from undrift.plugins import available as available_plugins
 from undrift.simulation.arguments import Objects
 from undrift.simulation.options import COSINE, Options
@@ -51,7 +52,7 @@ def describe(
         "augment": _by_name(objects.augment),
         "metrics": {k: _by_name(f) for k, f in metrics.items()} if isinstance(metrics, Mapping) else list(metrics),
         "plugins": [_plain(plugin) for plugin in objects.plugins],
-        "aggregate": _by_name(objects.aggregate),
+        "aggregate": str(objects.aggregate) if isinstance(objects.aggregate, Rule) else _by_name(objects.aggregate),
         "compress": _plain(objects.compress),
     }
 

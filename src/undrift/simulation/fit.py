@@ -24,6 +24,7 @@ from undrift.data.federated import FederatedData
 from undrift.data.text import IGNORED
 from undrift.methods import aggregate as aggregation
 from undrift.methods.aggregate import Aggregate
+from undrift.methods.robust import Rule
 
 
 def check_fit(learner: Learner, module: nn.Module, data: FederatedData, test: Samples | None) -> None:
@@ -269,10 +270,12 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return torch.allclose(a, b, rtol=near, atol=near * scale, equal_nan=True)
 
 
-def find_aggregate(aggregate: Any, learner: Learner) -> Aggregate:
-    """The aggregation rule asked for, if it gives one update for those of two clients."""
+def find_aggregate(aggregate: Any, learner: Learner, clients: int) -> Aggregate:
+    """The aggregation rule asked for, if cohorts of so many clients are enough for it; a user's own is tried on two."""
     found = aggregation.find(aggregate)
-    if not isinstance(aggregate, str):
+    if isinstance(found, Rule):
+        found.check(clients)
+    elif not isinstance(aggregate, str):
         updates = {name: value.expand(2, *value.shape) for name, value in learner.parameters.items()}
         with check.one_line("aggregate must be a function of (updates, weights)"), torch.no_grad():
             after: Any = found(updates, torch.full((2,), 0.5, dtype=learner.dtype, device=learner.device))

@@ -44,6 +44,7 @@ from undrift.simulation.describe import describe
 from undrift.simulation.fit import check_fit, find_aggregate, find_augmentation
 from undrift.simulation.options import Options
 from undrift.simulation.setup import Experiment, Setup
+from undrift.simulation.sound import check_sound
 from undrift.simulation.try_hooks import try_hooks
 from undrift.storage.memory import host_left
 
@@ -87,7 +88,7 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None) -> Se
         buffer_policy=options.buffers,
         population=len(data),
         seed=options.seed,
-        aggregate=find_aggregate(objects.aggregate, learner),
+        aggregate=find_aggregate(objects.aggregate, learner, cohort.smallest(options, len(data))),
         plugins=plugins,
         codec=compress,
         plan=cohort.plan(options, schedule, data),
@@ -193,6 +194,7 @@ def with_engine(setup: Setup) -> Experiment:
     )
     with arithmetic(setup.precision):
         try_hooks(workload)
+        check_sound(setup, workload)
         engine, reason = choose(options.engine, workload)
     return Experiment(**vars(setup), engine=engine, engine_reason=reason)
 

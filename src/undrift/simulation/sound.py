@@ -1,0 +1,103 @@
+"""Whether what changes clients' updates on their way fits the algorithm; what does not is refused before round 1.
+
+That is no list of algorithms: a trial round of two clients shows what is sent besides an update, and what the server
+does with updates before they are aggregated. So algorithms of users are judged like ours.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from undrift.core import tree
+from undrift.core.tree import Nest, Tree
+from undrift.engines import Sequential, Workload
+from undrift.engines.dry_run import two_steps
+from undrift.methods.aggregate import is_robust
+from undrift.methods.averaging import Averaging, Train
+from undrift.methods.wrapped import innermost
+from undrift.protocol import Method
+from undrift.simulation.setup import Setup
+
+
+class Flow(NamedTuple):
+    """What a server takes from clients, as far as it matters here; parts that are named are empty where there are none.
+
+    `remembers`: it keeps something of the updates besides their aggregate. `changes`: it changes updates before they
+    are aggregated; `mixes`: so that one depends on the others.
+    """
+
+    averages: bool  # else the algorithm has a way of its own
+    surveys: str = ""  # what travels in an exchange before training
+    sends: str = ""  # what travels besides the update
+    ledger: str = ""  # what the server remembers of each client
+    keeps: str = ""  # what clients remember
+    remembers: bool = False
+    changes: bool = False
+    mixes: bool = False
+
+
+def check_sound(setup: Setup, workload: Workload) -> None:
+    """Raises a `ValueError` if an option that acts on updates does not fit the algorithm."""
+    method = innermost(setup.method)
+    robust = isinstance(method, Averaging) and is_robust(method.aggregate)
+    if not robust:
+        return
+    name, found = type(setup.algorithm).__name__, flow(method, workload)
+    if robust and (reason := _past_the_rule(found)):
+        raise ValueError(f"aggregate={str(setup.objects.aggregate)!r} does not protect {name}: {reason}")
+
+
+def _past_the_rule(found: Flow) -> str:
+    """How clients could change the model past a robust rule; empty if they cannot."""
+    if found.surveys:
+        return f"clients send {found.surveys} before they train, which the server averages as it is"
+    if found.sends == "buffers":
+        return "clients also send buffers, which the server averages; give buffers='local' or 'dropped'"
+    if found.sends:
+        return f"clients also send {found.sends}, which the server uses as it is"
+    if found.ledger:
+        return f"the server remembers {found.ledger} of every client and uses it as it is"
+    if found.remembers:
+        return "the server keeps a mean of the updates besides what the rule makes of them"
+    return "the server scales every update by the norms of all" if found.mixes else ""
+
+
+def flow(method: Method, workload: Workload) -> Flow:
+    """What the server of a method takes from clients, found by a trial round of two of them."""
+    if not isinstance(method, Averaging):
+        return Flow(averages=False)
+    learner = workload.training.learner
+    with torch.no_grad():
+        *before, (server, replies, cohort) = two_steps(Sequential(), workload._replace(method=method))
+        train = Train(method)
+        updates, after = train.collect(server, replies, cohort)
+        others = [train.collect(server, replies | {"update": other}, cohort) for other in _others(replies["update"])]
+    return Flow(
+        averages=True,
+        surveys=", ".join(_named(exchange.replies) for exchange in before),
+        sends=_named(tree.drop(replies, ["update"])),
+        ledger=_named(method.ledger(learner.parameters)),
+        keeps=_named(method.client(learner.parameters, learner.buffers)),
+        remembers=any(not _equal(after, then) for _, then in others),
+        changes=updates is not replies["update"],
+        mixes=any(not _equal(tree.row(updates, 0), tree.row(then, 0)) for then, _ in others),
+    )
+
+
+def _others(updates: Tree) -> list[Tree]:
+    """What the second of two clients might have sent instead: a longer update, or one against the first's."""
+    first, second = tree.row(updates, 0), tree.row(updates, 1)
+    others = tree.scale(second, 3.0), tree.scale(first, -0.9), tree.scale(first, -1000.0)
+    return [tree.stack([first, other]) for other in others]
+
+
+def _named(nest: Nest) -> str:
+    """The parts of a message or a state: the names that corrections give them, and the method's own."""
+    own = ("buffers", "private")
+    return ", ".join(part for key, nested in nest.items() for part in ([key] if key in own else nested))
+
+
+def _equal(a: Nest, b: Nest) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(tree.leaves(a), tree.leaves(b), strict=True))

@@ -1,0 +1,46 @@
+"""Every algorithm with everything that acts on updates: it trains with the right numbers, or is refused in one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torch.testing import assert_close
+
+import undrift as ud
+from laws import FIRST, SHORT, Law, classified, normed
+
+pytestmark = pytest.mark.usefixtures("networks_are_tried_once")
+
+UPDATES_ONLY = {
+    *("fedavg", "fedprox", "fedbn", "moon", "perfedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "adabest"),
+    *("mimelite", "fedpmvr", "feddpc", "fedhbm", "localghb", "ghb"),
+}
+
+
+def run(law: Law, **options: Any) -> ud.Run:
+    return ud.simulate(law.algorithm, law.model(), classified(), **SHORT | dict(law.options) | options)
+
+
+def refusal(law: Law, **options: Any) -> str:
+    with pytest.raises(ValueError, match=type(law.algorithm).__name__) as error:
+        run(law, **options)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("law", FIRST, ids=lambda law: law.name)
+def test_robust_rules(law: Law) -> None:
+    """A rule that has nothing to cut gives the mean."""
+    if law.algorithm.name() not in UPDATES_ONLY:
+        assert "aggregate" in refusal(law, aggregate="median")
+        return
+    rule = run(law, aggregate="norm-clip(limit=1e9)")
+    assert_close(rule.parameters, run(law).parameters, rtol=1e-12, atol=1e-12)
+
+
+def test_averaged_statistics_are_no_part_of_a_rule() -> None:
+    given = SHORT | {"aggregate": "median"}
+    with pytest.raises(ValueError, match=r"also send buffers, which the server averages; give buffers='local' or"):
+        ud.simulate("fedavg", normed(), classified(), **given)
+    assert ud.simulate("fedavg", normed(), classified(), **given, buffers="dropped").rounds == 3
