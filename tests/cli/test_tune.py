@@ -31,6 +31,9 @@ def test_tune_and_compare(undrift: Undrift) -> None:
     assert "report: tuned/report.html" in result.stdout
     assert Path("tuned/comparison/fedavg/seed-2/config.json").exists()  # seed 0 was used in the tuning
     assert "How the settings were chosen" in Path("tuned/report.html").read_text(encoding="utf-8")
+    page = Path("tuned/report.html").read_bytes()
+    assert undrift("report", "tuned").exit_code == 0
+    assert Path("tuned/report.html").read_bytes() == page
     again = json.loads(undrift(*command, "--out", "tuned", "--json").stdout)
     assert again["report"] == "tuned/report.html"
     assert len(again["comparison"]["table"]) == 2

@@ -209,6 +209,21 @@ class TestPage:
         assert '<td role="cell" data-heading="Final client drift">1.00</td>' in html
         assert 'aria-label="Client drift as a line chart: FedAvg ends at 1.00; FedHBM has no curve."' in html
 
+    def test_a_wide_table_is_shown_in_parts(self) -> None:
+        def headings(html: str) -> list[list[str]]:
+            tables = re.findall(r'<table class="summary compared".*?</thead>', html, re.DOTALL)
+            return [re.findall(r'role="columnheader">([^<]*)<', table)[1:] for table in tables]
+
+        records = [*seeds("A", 0.5, 0.6), *seeds("B", 0.7, 0.8)]
+        assert len(headings(page(records))) == 1
+        wide = headings(page(records, targets=[0.3, 0.4, 0.5], last_k=2))
+        shown = [heading for part in wide for heading in part]
+        assert len(wide) > 1
+        assert shown[:2] + shown[-2:] == ["Seeds", "Final accuracy", "Traffic", "Training time"]
+        assert len({*shown}) == len(shown)
+        for target in ("30.0", "40.0", "50.0"):  # what is of one target stays together
+            assert len([part for part in wide if any(target in heading for heading in part)]) == 1
+
     def test_a_page_of_diverged_runs(self) -> None:
         html = page([record("FedAvg", [0.1], diverged_at=1, loss=[NAN])])
         assert '<span class="badge">diverged</span>' in html

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
@@ -13,26 +15,26 @@ from torch import nn
 import undrift as ud
 from laws import classified, mlp
 from undrift.reporting.record import TIMES
-from undrift.storage.comparison import read_order, write_order
+from undrift.storage.comparison import read, write
 
 DATA = classified((4, 3, 5))
 
 
 def test_the_newest_order_comes_first(tmp_path: Path) -> None:
     home = tmp_path / "new"
-    assert read_order(home) == []
-    write_order(home, ["b", "a"])
-    write_order(home, ["c", "a"])
-    assert read_order(home) == ["c", "a", "b"]
+    assert list(read(home).labels) == []
+    write(home, ["b", "a"])
+    write(home, ["c", "a"])
+    assert read(home).labels == ["c", "a", "b"]
     assert [entry.name for entry in home.iterdir()] == ["comparison.json"]
 
 
 def test_a_damaged_order_is_reported_and_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "comparison.json").write_text("{")
-    assert read_order(tmp_path) == []
+    assert list(read(tmp_path).labels) == []
     assert "comparison.json is damaged" in caplog.text
-    write_order(tmp_path, ["a"])
-    assert read_order(tmp_path) == ["a"]
+    write(tmp_path, ["a"])
+    assert read(tmp_path).labels == ["a"]
 
 
 def test_comparisons_are_read_back_as_they_were(tmp_path: Path) -> None:
@@ -44,6 +46,26 @@ def test_comparisons_are_read_back_as_they_were(tmp_path: Path) -> None:
     (tmp_path / "comparison.json").unlink()
     old = ud.Comparison.from_directories([tmp_path])
     assert list(dict.fromkeys(r.label for r in old.records)) == ["a", "B", "Z"]
+
+
+def test_targets_are_kept(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"rounds": 2, "centralised": True, "out": tmp_path / "a", "last_k": np.int64(1)}
+    targets: Any = (np.float32(0.25), "50%")
+    made = ud.compare(["fedavg"], mlp(), DATA, DATA[0], targets=targets, **given)
+    read = ud.Comparison.from_directories([tmp_path])
+    assert read.targets == [0.25, "50%"]
+    assert read.last_k == 1
+    assert_frame_equal(read.table(), made.table())
+    assert ud.Comparison.from_directories([tmp_path], targets=0.5, last_k=2).targets == 0.5
+    # Without the reference, a share of its accuracy means nothing.
+    assert ud.Comparison.from_directories([tmp_path / "a" / "fedavg"]).targets is None
+    shutil.rmtree(tmp_path / "a" / "centralised")
+    assert ud.Comparison.from_directories([tmp_path]).targets is None
+    # The newest comparison says by what it is measured; several may not agree.
+    ud.compare(["fedavg"], mlp(), DATA, DATA[0], targets=0.5, **given)
+    assert ud.Comparison.from_directories([tmp_path]).targets == 0.5
+    ud.compare(["fedavg"], mlp(), DATA, DATA[0], targets=0.6, **given | {"out": tmp_path / "b"})
+    assert ud.Comparison.from_directories([tmp_path]).targets is None
 
 
 def test_comparisons_of_one_task_in_one_folder(tmp_path: Path) -> None:

@@ -200,6 +200,30 @@ def test_the_winners_are_compared_with_fresh_seeds(tmp_path: Path) -> None:
         tuning.compare([1, 2])
 
 
+def test_what_was_chosen_is_read_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    home = tmp_path / "t"
+    tuning = tune(grid={"lr": [0.001, 0.1], "fedprox.mu": [0.5, 2]}, budget=2, rounds=1, out=home)
+    assert [row[0] for row in tuning.choices.chosen] == ["FedAvg", "FedProx"]
+    assert [row[0] for row in tuning.choices.tried[:2]] == ["fedavg(lr=0.001)", "fedavg(lr=0.1)"]
+    trials = ud.Comparison.from_directories([home]).records
+    assert len(trials) == 4
+    assert all(record.config["tuning"] == tuning.choices for record in trials)
+    # The comparison of the winners is what the folder is about, then.
+    made = tuning.compare(1, targets=[0.25])
+    read = ud.Comparison.from_directories([home])
+    assert [record.label for record in read.records] == ["FedAvg", "FedProx"]
+    assert read.targets == [0.25]
+    made.report(tmp_path / "made.html")
+    read.report(tmp_path / "read.html")
+    assert (tmp_path / "made.html").read_bytes() == (tmp_path / "read.html").read_bytes()
+    assert len(ud.Comparison.from_directories([home / "tuning"]).records) == 4
+    # Without the file there is no section, and nothing else is missing.
+    (home / "tuning.json").write_text("{")
+    caplog.clear()
+    assert ud.Comparison.from_directories([home]).records[0].config["tuning"] is None
+    assert "how the settings were chosen is not shown" in caplog.text
+
+
 # Successive halving, Optuna, and what is left of an interruption
 
 

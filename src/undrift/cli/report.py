@@ -40,7 +40,8 @@ def report(
 ) -> None:
     """Put runs into one HTML page, or print their table.
 
-    Every DIR is a run directory or contains some. Runs of a comparison keep its order, the baseline first.
+    Every DIR is a run directory or contains some. Runs of a comparison keep its order, the baseline first, and its
+    targets. Of a tuning, the comparison of the winners is shown where there is one.
 
     Runs that differ in data, partition, model, loss or budget are different tasks, which are shown apart.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -142,17 +141,8 @@ def tune(
 
 def _show(tuning: Tuning, home: Path) -> None:
     """A row per algorithm: what was chosen out of how many, and what it reached."""
-    from undrift.reporting.wording import number_text, percent_text
-
-    rows = []
-    by_loss = all(math.isnan(trial.accuracy) for trial in tuning.winners.values())
-    for label, trial in tuning.winners.items():
-        trials = tuning.of(label)
-        reached = number_text(trial.loss) if by_loss else percent_text(trial.accuracy, trial.std)
-        failed = sum(each.failed > 0 for each in trials)
-        rows.append([label, trial.configuration.text, reached, str(len(trials)), str(failed)])
+    choices = tuning.choices
     print()
-    figure = "Held-out\nloss" if by_loss else "Held-out\naccuracy"
-    print_table(["Algorithm", "Chosen", figure, "Tried", "Failed"], rows, numbers=range(2, 5))
-    print_markup("".join(f"{escape(note)}\n" for note in tuning.notes))
+    print_table([heading.replace(" ", "\n") for heading in choices.headings], choices.chosen, numbers=range(2, 5))
+    print_markup("".join(f"{escape(note)}\n" for note in choices.notes))
     print_paths(tuning=home)

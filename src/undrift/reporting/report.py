@@ -190,6 +190,45 @@ class _SummaryTable:
     names: list[_Name]
     columns: list[Column]
 
+    @property
+    def room_for_names(self) -> int:
+        """Characters; longer names are wrapped."""
+        return min(max(len(f"{name.label} {name.divergence}") for name in self.names), _LONGEST_NAME)
+
+    @property
+    def parts(self) -> list[list[Column]]:
+        """The columns, one below the other where they have no room side by side; those that belong together, together.
+
+        A row of tiles wraps by itself.
+        """
+        if self.layout == "single":
+            return [self.columns]
+        parts: list[list[Column]] = [[]]
+        for group in _groups(self.columns):
+            for columns in (group,) if self._fits(group) else ([column] for column in group):
+                if parts[-1] and not self._fits([*parts[-1], *columns]):
+                    parts.append([])
+                parts[-1] += columns
+        return parts
+
+    def _fits(self, columns: Sequence[Column]) -> bool:
+        widths = (max(len(text) for text in (*column.cells, *column.heading.split(" "))) + 2 for column in columns)
+        return max(self.room_for_names + 4, _LEAST_ROOM) + sum(widths) <= _ROOM
+
+
+_ROOM = 124  # characters of a line of the page, where it is not narrower
+_LEAST_ROOM, _LONGEST_NAME = 16, 28
+
+
+def _groups(columns: Sequence[Column]) -> list[list[Column]]:
+    """Results, those of each target, and cost with settings."""
+    groups: list[list[Column]] = [[]]
+    for column in columns:
+        if groups[-1] and column.name in ("rounds", "traffic"):
+            groups.append([])
+        groups[-1].append(column)
+    return groups
+
 
 def _summary(outcomes: Sequence[Outcome], targets: Sequence[Target], last_k: int | None) -> _SummaryTable:
     return _SummaryTable(

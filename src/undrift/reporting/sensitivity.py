@@ -82,6 +82,19 @@ class Sensitivity(NamedTuple):
             return float([repr(each) for each in self.values].index(repr(value)))
         return math.log10(value) if self.logarithmic else float(value)
 
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return self._asdict() | {"lines": [line._asdict() for line in self.lines]}
+
+    @classmethod
+    def read(cls, content: Mapping[str, Any]) -> Sensitivity:
+        """Of what `plain` gave."""
+        lines = [
+            Line(line["label"], tuple(Point(value, tuple(known)) for value, known in line["points"]), line["number"])
+            for line in content["lines"]
+        ]
+        return cls(content["key"], content["quantity"], tuple(lines))
+
     def table(self) -> pd.DataFrame:
         """A row per algorithm and value: mean, standard deviation, lowest and highest over seeds."""
         return pd.DataFrame(

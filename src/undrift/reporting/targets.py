@@ -44,6 +44,12 @@ def check_targets(targets: Any) -> list[_Wanted]:
     return found
 
 
+def plain_targets(targets: Targets) -> float | str | list[float | str] | None:
+    """As JSON has them."""
+    targets = check.plain(targets)
+    return [check.plain(each) for each in targets] if isinstance(targets, Sequence) else targets
+
+
 def has_relative(targets: Any) -> bool:
     """Whether a target is a share of the centralised accuracy."""
     return any(target.relative for target in check_targets(targets))

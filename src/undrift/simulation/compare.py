@@ -16,7 +16,7 @@ from undrift.core.log import notice
 from undrift.data import FederatedData
 from undrift.data.federated import Clients
 from undrift.methods.algorithm import Algorithm
-from undrift.reporting.targets import Targets
+from undrift.reporting.targets import Targets, plain_targets
 from undrift.simulation.callbacks import CallbackLike, as_callbacks
 from undrift.simulation.comparison import Comparison, check_measures
 from undrift.simulation.given import Given, federations_of, labelled_algorithms, list_of_seeds, separated
@@ -25,7 +25,8 @@ from undrift.simulation.prepare import find_algorithm
 from undrift.simulation.progress import overall_bar
 from undrift.simulation.together import Entry, named, train_all
 from undrift.simulation.vary import variants
-from undrift.storage.comparison import folders_of, write_order
+from undrift.storage import comparison as kept
+from undrift.storage.comparison import folders_of
 
 
 def compare(
@@ -113,13 +114,13 @@ def compare(
         raise ValueError(f"targets={check.shown(targets)} need a test set; give test=(x, y)")
     notice(common.notice)
     with overall_bar(f"{len(entries)} runs", sum(entry.run.options.rounds for entry in entries)):
-        records = train_all(entries, watching, lambda: _write_orders(orders))
+        records = train_all(entries, watching, lambda: _keep(orders, targets, last_k))
     return Comparison(records, common.options.target if targets is None else targets, last_k)
 
 
-def _write_orders(orders: Mapping[Path, Sequence[str]]) -> None:
+def _keep(orders: Mapping[Path, Sequence[str]], targets: Targets, last_k: int | None) -> None:
     for home, order in orders.items():
-        write_order(home, order)
+        kept.write(home, order, plain_targets(targets), check.plain(last_k))
 
 
 def _reference(centralised: Any) -> Written | None:

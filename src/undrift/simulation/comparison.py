@@ -29,7 +29,7 @@ from undrift.reporting.table import Column
 from undrift.reporting.table import columns as table_columns
 from undrift.reporting.targets import Targets, check_targets, has_relative
 from undrift.reporting.task import by_task
-from undrift.simulation.stored import read_records
+from undrift.simulation.stored import read_runs
 from undrift.statistics.conformal import Conformal, check_levels
 from undrift.statistics.samples import LEVEL
 from undrift.storage import files
@@ -238,9 +238,14 @@ class Comparison:
     ) -> Comparison:
         """From run directories, or directories that hold some, in the order in which they were compared.
 
-        Runs of one label and task are told apart by their directories. `targets` and `last_k` are those of `compare`.
+        Runs of one label and task are told apart by their directories. `targets` and `last_k` are those of `compare`,
+        by default as they were given to it.
         """
-        records = read_records(paths)
+        stored = read_runs(paths)
+        records = stored.records
+        last_k = stored.last_k if last_k is None else last_k
+        if targets is None and (not has_relative(stored.targets) or any(record.reference for record in records)):
+            targets = stored.targets
         if targets is None:  # that runs were stopped at, if all were at the same
             stops = {record.config["options"].get("target") for record in records if not record.reference}
             targets = stops.pop() if len(stops) == 1 else None

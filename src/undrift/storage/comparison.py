@@ -1,4 +1,4 @@
-"""The folders of the runs of a comparison, and their order, kept beside them: ``out/comparison.json``."""
+"""The folders of the runs of a comparison; their order and what they are measured by: ``out/comparison.json``."""
 
 from __future__ import annotations
 
@@ -8,34 +8,48 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from undrift.core.log import warning
 from undrift.storage import files
 
-_FILE = "comparison.json"
+FILE = "comparison.json"
 
 
-def write_order(home: Path, labels: Sequence[str]) -> None:
-    """Labels in the order of the newest comparison, the baseline first; others that were in the folder follow."""
-    before = read_order(home)
-    after = [*labels, *(label for label in before if label not in labels)]
+class Kept(NamedTuple):
+    """What a folder keeps of its newest comparison, besides the runs."""
+
+    labels: Sequence[str] = ()  # in their order, the baseline first
+    targets: Any = None  # of `compare`, as they were given
+    last_k: int | None = None
+
+
+def write(home: Path, labels: Sequence[str], targets: Any = None, last_k: int | None = None) -> None:
+    """Labels that were in the folder and are not in this comparison come after the others."""
+    before = read(home)
+    after = Kept([*labels, *(each for each in before.labels if each not in labels)], files.as_json(targets), last_k)
     if after != before:
         home.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):  # another process that compares into this folder has just written it
-            files.write_json(home / _FILE, {"labels": after})
+            files.write_json(home / FILE, after._asdict())
 
 
-def read_order(home: Path) -> list[str]:
-    """The labels of a comparison in their order; empty for a folder without one, or from before it was kept."""
-    path = home / _FILE
+def read(home: Path) -> Kept:
+    """Nothing for a folder without a comparison, or from before it was kept."""
+    path = home / FILE
     if not path.exists():
-        return []
+        return Kept()
     try:
-        labels = files.read_json(path).get("labels")
+        content = files.read_json(path)
     except ValueError as problem:
         warning(f"{problem}; the runs are in the order of their folders")
-        return []
-    return [label for label in labels if isinstance(label, str)] if isinstance(labels, list) else []
+        return Kept()
+    labels, targets, last_k = (content.get(name) for name in Kept._fields)
+    return Kept(
+        [label for label in labels if isinstance(label, str)] if isinstance(labels, list) else (),
+        targets if isinstance(targets, list | str | float | int) else None,
+        last_k if isinstance(last_k, int) else None,
+    )
 
 
 _LONGEST = 100  # characters of a folder's name

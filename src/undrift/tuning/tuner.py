@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -19,8 +20,9 @@ from undrift.core.log import failures_expected, notice
 from undrift.data import FederatedData, load
 from undrift.data.federated import Clients
 from undrift.methods.algorithm import Algorithm
+from undrift.reporting.choices import Choices
 from undrift.reporting.record import Record
-from undrift.reporting.wording import count_text, list_text, percent_text
+from undrift.reporting.wording import count_text, list_text, number_text, percent_text
 from undrift.simulation.compare import compare
 from undrift.simulation.comparison import Comparison
 from undrift.simulation.given import Given, federations_of, labelled_algorithms, list_of_seeds, separated
@@ -32,6 +34,7 @@ from undrift.simulation.together import Entry, train_all
 from undrift.storage import files
 from undrift.storage.comparison import unique_folder
 from undrift.storage.directory import RunDirectory
+from undrift.storage.tuning import COMPARISON, FILE, TRIALS
 from undrift.tuning import edges, search
 from undrift.tuning.grid import Configuration, Space, common_budget, default_grid, read_grid, spaces
 from undrift.tuning.presets import Grid
@@ -39,9 +42,6 @@ from undrift.tuning.trial import Trial
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-_FILE = "tuning.json"
-_RUNS, _COMPARISON = "tuning", "comparison"  # folders in `out`
 
 
 @dataclass(frozen=True)
@@ -121,24 +121,35 @@ class Tuning:
             given = [seed + max(self.seeds) + 1 for seed in given]
         if used := [seed for seed in given if seed in self.seeds]:
             raise ValueError(f"seeds must not be those of the tuning, {self.seeds}, got {used[0]} among them")
-        home = out if out is not None else None if self.out is None else self.out / _COMPARISON
+        home = out if out is not None else None if self.out is None else self.out / COMPARISON
         problem = self._problem
         chosen = {label: trial.configuration.written for label, trial in self.winners.items()}
         options = {"lr": problem.lr, **problem.options, **measures}
         comparison = compare(chosen, problem.model, problem.data, problem.test, given, out=home, **options)
+        choices = self.choices
         for place, record in enumerate(comparison.records):  # the report says how the settings were chosen
-            comparison.records[place] = record._replace(config=record.config | {"tuning": self._summary()})
+            comparison.records[place] = record._replace(config=record.config | {"tuning": choices})
         return comparison
 
-    def _summary(self) -> dict[str, Any]:
-        """For the report: what was chosen out of what, and how the accuracy depends on the values."""
-        rows = [
-            [label, trial.configuration.text, percent_text(trial.accuracy, trial.std), str(len(self.of(label)))]
-            for label, trial in self.winners.items()
+    @property
+    def choices(self) -> Choices:
+        """For people: what was chosen out of what, and how the accuracy depends on the values."""
+        by_loss = all(math.isnan(trial.accuracy) for trial in self.trials)
+
+        def reached(trial: Trial) -> str:
+            return number_text(trial.loss) if by_loss else percent_text(trial.accuracy, trial.std)
+
+        chosen = []
+        for label, best in self.winners.items():
+            failed = sum(trial.failed > 0 for trial in self.of(label))
+            chosen.append([label, best.configuration.text, reached(best), str(len(self.of(label))), str(failed)])
+        tried = [
+            [trial.configuration.text, str(trial.rounds), reached(trial), str(trial.failed)] for trial in self.trials
         ]
         keys = dict.fromkeys(key for trial in self.trials for key in trial.configuration.values)
-        found = (edges.sensitivity_to(key, self.trials) for key in keys)
-        return {"rows": rows, "notes": self.notes, "pictures": [each for each in found if len(each.values) > 1]}
+        found = [edges.sensitivity_to(key, self.trials) for key in keys] if not by_loss else []
+        pictures = [each for each in found if len(each.values) > 1]
+        return Choices("loss" if by_loss else "accuracy", chosen, tried, self.notes, pictures)
 
     def plot(self, key: str = "lr", axes: Axes | None = None) -> Axes:
         """Draw the accuracy on the held-out samples against a value; of several others, those that were best with it.
@@ -237,7 +248,8 @@ def tune(
         trials = _search(every, method, budget, rounds, trainer)
     tuning = Tuning(trials, _Problem(model, data, test, lr, {**objects, **others}), chosen, home, plan)
     if home is not None:
-        files.write_json(home / _FILE, {"plan": plan, "best": tuning.best(), "trials": _plain(tuning.table())})
+        kept = {"best": tuning.best(), "trials": _plain(tuning.table()), "choices": tuning.choices.plain()}
+        files.write_json(home / FILE, {"plan": plan} | kept)
     for note in tuning.notes:
         notice(note)
     return tuning
@@ -292,12 +304,12 @@ class _Trainer:
     def _entry(self, one: Configuration, seed: int, rounds: int) -> Entry:
         run = self.shared.resolved(one.name, one.written, self.lr, seed)
         run = run._replace(options=replace(run.options, rounds=rounds))
-        home = None if self.home is None else self.home / _RUNS / unique_folder(one.name) / f"seed-{seed}"
+        home = None if self.home is None else self.home / TRIALS / unique_folder(one.name) / f"seed-{seed}"
         return Entry(one.name, run, home)
 
     def _begin(self) -> None:
-        if self.home is not None and not (self.home / _FILE).exists():
-            files.write_json(self.home / _FILE, {"plan": self.plan})
+        if self.home is not None and not (self.home / FILE).exists():
+            files.write_json(self.home / FILE, {"plan": self.plan})
 
 
 def _stored(entry: Entry, rounds: int) -> Record | None:
@@ -311,9 +323,9 @@ def _stored(entry: Entry, rounds: int) -> Record | None:
 
 def _check_same(home: Path, plan: Mapping[str, Any]) -> None:
     """A folder of another tuning is refused."""
-    if not (home / _FILE).exists():
+    if not (home / FILE).exists():
         return
-    stored = files.read_json(home / _FILE).get("plan")
+    stored = files.read_json(home / FILE).get("plan")
     now = files.as_json(dict(plan))
     for key, value in now.items():
         if not isinstance(stored, dict) or stored.get(key) != value:

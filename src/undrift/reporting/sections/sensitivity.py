@@ -23,7 +23,8 @@ _WIDTH, _HEIGHT = 560, 260  # of the plot
 
 
 def accuracy_against(records: Sequence[Record]) -> Section | None:
-    found = sensitivity_of(apart(records)[0])
+    """Of a tuning's trials, the choices show it."""
+    found = None if any(record.trial for record in records) else sensitivity_of(apart(records)[0])
     return None if found is None else Section(f"Accuracy against {found.key}", picture(found), NOTE)
 
 
