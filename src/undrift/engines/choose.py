@@ -23,6 +23,7 @@ from undrift.engines.work import Engine
 from undrift.engines.workload import Workload
 
 _MEMORY = {"cpu": 1 << 30, "cuda": 16 << 30}  # bytes that a chunk of clients may take
+_FULL_PASS = {"cpu": 64 << 20, "cuda": 16 << 30}  # bytes of a block of their full passes; a CPU has a cache
 _HEAVY = 30e6  # floating-point operations of a forward pass
 _WORTH_A_NOTICE = 2  # seconds
 _MOST_CORES = 1024  # of a client
@@ -177,12 +178,10 @@ _BUILDERS: dict[str, Callable[[Workload, int], tuple[Engine, list[str]]]] = {
 def _plain_batched(workload: Workload, count: int = 0) -> Batched:
     learner = workload.training.learner
     replayed = learner.device.type == "cuda"
-    # A GPU is kept busy by large blocks only, which must not change a result.
-    larger = replayed and not (learner.normalises or learner.draws_numbers or mixing(workload))
-    each, room = _bytes_of_sample(workload), _MEMORY["cuda"]
-    return Batched(
-        count or _chunk(workload), replayed=replayed, full_pass_samples=room // max(1, each) if larger else 0
-    )
+    # Small blocks leave a GPU idle, and of the models that a CPU trains batched they cost more than they compute.
+    larger = not (learner.normalises or learner.draws_numbers or mixing(workload))  # which depend on the blocks
+    room = _FULL_PASS["cuda" if replayed else "cpu"] // max(1, _bytes_of_sample(workload)) if larger else 0
+    return Batched(count or _chunk(workload), replayed=replayed, full_pass_samples=room)
 
 
 def _may_round(workload: Workload) -> bool:

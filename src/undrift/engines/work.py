@@ -23,7 +23,7 @@ from undrift.protocol import Mail, Message, Phase, State
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 # Samples of a batch in a pass over all of a client's data. Larger blocks leave a CPU's cache. Batch statistics are
-# those of a block, and random numbers are counted by blocks: a GPU takes larger ones only where a model has neither.
+# those of a block, and random numbers are counted by blocks: `Batched` takes larger ones where a model has neither.
 FULL_PASS_BLOCK = 64
 
 
