@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from undrift import algorithms, data, models, trackers
     from undrift.data.federated import FederatedData
     from undrift.methods.algorithm import Algorithm
-    from undrift.methods.codec import Half
+    from undrift.methods.codecs import Half
     from undrift.plugins.pgvc import PGVC
     from undrift.simulation.callbacks import Callback
     from undrift.simulation.compare import compare
@@ -53,7 +53,7 @@ _HOMES = {
     "DivergenceError": "simulation.divergence",
     "Run": "simulation.run",
     "Callback": "simulation.callbacks",
-    "Half": "methods.codec",
+    "Half": "methods.codecs",
     "Interrupted": "simulation.loop",
     "resume": "simulation.simulate",
     "simulate": "simulation.simulate",

@@ -20,7 +20,8 @@ from undrift.client.optim import SGD
 from undrift.methods.aggregate import mean, median
 from undrift.methods.algorithm import build_method
 from undrift.methods.averaging import Averaging
-from undrift.methods.codec import Coded, Half
+from undrift.methods.codec import Coded
+from undrift.methods.codecs import Half
 from undrift.methods.correction import At, Correction
 from undrift.methods.plugin import Plugin
 from undrift.methods.setting import Setting

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import undrift as ud
 from undrift.methods.aggregate import mean
-from undrift.methods.codec import Half
+from undrift.methods.codecs import Half
 
 SETTINGS: dict[str, Any] = {"rounds": 4, "cohort": 4, "lr": 0.1, "engine": "sequential"}
 

@@ -44,3 +44,20 @@ def test_averaged_statistics_are_no_part_of_a_rule() -> None:
     with pytest.raises(ValueError, match=r"also send buffers, which the server averages; give buffers='local' or"):
         ud.simulate("fedavg", normed(), classified(), **given)
     assert ud.simulate("fedavg", normed(), classified(), **given, buffers="dropped").rounds == 3
+
+
+NO_FEEDBACK = {
+    *("feddyn", "feddc", "fedspeed", "fedexp", "feddpc"),  # the server remembers or changes updates
+    *("fedvarp", "mifa"),  # it uses them more than once
+    *("mafsvrg", "gafsvrg"),
+}
+
+
+@pytest.mark.parametrize("law", FIRST, ids=lambda law: law.name)
+def test_compression(law: Law) -> None:
+    """A codec that loses nothing gives the numbers of none."""
+    if law.algorithm.name() in NO_FEEDBACK:
+        assert "compress=" in refusal(law, compress="top-k")
+        return
+    coded = run(law, compress="top-k(share=1)")
+    assert_close(coded.parameters, run(law).parameters, rtol=1e-12, atol=1e-12)

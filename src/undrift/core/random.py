@@ -36,6 +36,7 @@ class Stream(IntEnum):
     GROUPS = 9
     OWN_AUGMENT = 10
     EVALUATION = 11
+    CODEC = 12
 
 
 class Key(NamedTuple):

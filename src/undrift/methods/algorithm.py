@@ -101,4 +101,4 @@ def build_method(algorithm: Algorithm, setting: Setting) -> Method:
             f"{type(algorithm).__name__} fixes its own server step; server_lr must be 1, got {setting.server_lr}"
         )
     method = algorithm.method(setting)
-    return method if setting.codec is None else Coded(method, setting.codec)
+    return method if setting.codec is None else Coded(method, setting.codec, setting.seed)

@@ -92,8 +92,9 @@ class Objects:
     )
     compress: str | Codec | None = option(
         None,
-        "how replies are encoded for transmission: a name, or a codec such as ud.Half()",
-        text(names=registry("methods.codec", "CODECS")),
+        'how replies are encoded for transmission: a name, with options as in "top-k(share=0.01)", or a codec such as '
+        "ud.Half()",
+        text(names=registry("methods.codecs", "CODECS")),
         section="run",
     )
 

@@ -17,7 +17,8 @@ from undrift.client.evaluate import Samples
 from undrift.core import check
 from undrift.data import FederatedData, load
 from undrift.methods.algorithm import Algorithm
-from undrift.methods.codec import CODECS, Codec
+from undrift.methods.codec import Codec
+from undrift.methods.codecs import CODECS
 from undrift.methods.options import default_of
 from undrift.methods.plugin import Plugin
 from undrift.methods.robust import Rule

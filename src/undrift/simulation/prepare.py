@@ -31,7 +31,7 @@ from undrift.diagnostics import DIAGNOSTICS
 from undrift.diagnostics.observer import Observer, check_several_models
 from undrift.engines import LocalTraining, Workload, choose
 from undrift.engines.determinism import arithmetic, find_precision
-from undrift.methods import codec
+from undrift.methods import codecs
 from undrift.methods.algorithm import Algorithm, build_method
 from undrift.methods.codec import Codec
 from undrift.methods.plugin import Plugin
@@ -345,7 +345,7 @@ def _plugin(each: Any) -> Plugin:
 
 
 def find_codec(compress: Any) -> Codec | None:
-    return None if compress is None else codec.find(compress)
+    return None if compress is None else codecs.find(compress)
 
 
 def find_loss(loss: Any) -> Any:

@@ -16,6 +16,7 @@ from undrift.engines import Sequential, Workload
 from undrift.engines.dry_run import two_steps
 from undrift.methods.aggregate import is_robust
 from undrift.methods.averaging import Averaging, Train
+from undrift.methods.codecs import WithFeedback, written
 from undrift.methods.wrapped import innermost
 from undrift.protocol import Method
 from undrift.simulation.setup import Setup
@@ -42,11 +43,27 @@ def check_sound(setup: Setup, workload: Workload) -> None:
     """Raises a `ValueError` if an option that acts on updates does not fit the algorithm."""
     method = innermost(setup.method)
     robust = isinstance(method, Averaging) and is_robust(method.aggregate)
-    if not robust:
+    codec = setup.objects.compress
+    if not robust and not isinstance(codec, WithFeedback):
         return
     name, found = type(setup.algorithm).__name__, flow(method, workload)
     if robust and (reason := _past_the_rule(found)):
         raise ValueError(f"aggregate={str(setup.objects.aggregate)!r} does not protect {name}: {reason}")
+    if isinstance(codec, WithFeedback) and (reason := _not_made_up_for(found)):
+        raise ValueError(f"compress={written(codec)!r} does not suit {name}: {reason}")
+
+
+def _not_made_up_for(found: Flow) -> str:
+    """Why what an update lost is not made up for by sending it later; empty if it is."""
+    if not found.averages:
+        return "its clients send no updates of one model"
+    if found.ledger:
+        return f"the server remembers {found.ledger} of every client and uses it more than once"
+    if found.changes:
+        return "the server changes updates before it averages them"
+    if found.remembers and found.keeps:
+        return "client and server both remember the update, and would no longer remember the same"
+    return ""
 
 
 def _past_the_rule(found: Flow) -> str:
