@@ -52,6 +52,7 @@ def test_latex() -> None:
         ("ο", "o"),
         ("Ü – 2 ×", r"Ü -- 2 $\times$"),
         ("<a>", r"\textless{}a\textgreater{}"),
+        ("[3pt] *", "{[}3pt] {*}"),  # after the end of a row, LaTeX would read a distance
     ],
 )
 def test_characters(text: str, expected: str) -> None:

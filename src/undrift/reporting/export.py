@@ -24,6 +24,8 @@ _LATEX = {
     "×": r"$\times$",
     "·": r"$\cdot$",
     **{special: f"\\{special}" for special in "&%$#_{}"},
+    # At the beginning of a row they would be an argument of the command that ends the one before.
+    **{special: f"{{{special}}}" for special in "[*"},
 }
 # Greek capitals that LaTeX has a command for; the others look like Latin letters.
 _CAPITALS = ("gamma", "delta", "theta", "lambda", "xi", "pi", "sigma", "upsilon", "phi", "psi", "omega")
