@@ -59,6 +59,13 @@ def test_only_levels_that_can_be_reached_by_default() -> None:
         few.conformal([0.99])
 
 
+def test_bars_are_the_spread_over_seeds() -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    axes = ud.Comparison([predicted("A", 200, 0), predicted("A", 200, 1), predicted("B", 200, 0)]).plot_conformal()
+    several, one = axes.containers
+    assert len(several.get_children()) > len(one.get_children())
+
+
 def test_refused() -> None:
     with pytest.raises(ValueError, match="needs the class probabilities of a run"):
         ud.Comparison([record("A", [0.5])]).conformal()

@@ -100,7 +100,7 @@ def draw(records: Sequence[Record], levels: Sequence[float] | None, sets: Confor
         axes.errorbar(
             100 * rows["coverage"],
             rows["size"],
-            rows["size_std"].fillna(0),
+            None if rows["size_std"].isna().all() else rows["size_std"].fillna(0),  # one seed has no bars
             fmt="--o" if colour.dashed else "-o",
             markersize=4,
             capsize=2,
