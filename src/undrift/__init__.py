@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from undrift.simulation.loop import Interrupted
     from undrift.simulation.run import Run
     from undrift.simulation.simulate import resume, simulate
+    from undrift.transport.faults import Faults
     from undrift.tuning.tuner import Tuning, tune
     from undrift.two_clients.picture import draw_drift
 
@@ -28,6 +29,7 @@ __all__ = [
     "Callback",
     "Comparison",
     "DivergenceError",
+    "Faults",
     "FederatedData",
     "Half",
     "Interrupted",
@@ -49,6 +51,7 @@ _HOMES = {
     "Comparison": "simulation.comparison",
     "compare": "simulation.compare",
     "FederatedData": "data.federated",
+    "Faults": "transport.faults",
     "PGVC": "plugins.pgvc",
     "DivergenceError": "simulation.divergence",
     "Run": "simulation.run",

@@ -37,6 +37,7 @@ class Stream(IntEnum):
     OWN_AUGMENT = 10
     EVALUATION = 11
     CODEC = 12
+    FAULTS = 16
 
 
 class Key(NamedTuple):
@@ -98,15 +99,18 @@ def permutations(key: Key, stream: Stream, step: int, sizes: Tensor, width: int)
     return torch.where(places < sizes[:, None], draws, torch.iinfo(torch.int64).max).argsort(dim=1, stable=True)
 
 
-def sample(seed: int, round: int, population: int, count: int) -> Tensor:
-    """`count` different clients of `population`, in increasing order [count]; the cost depends on `count` only."""
+def sample(seed: int, round: int, population: int, count: int, again: int = 0) -> Tensor:
+    """`count` different clients of `population`, in increasing order [count]; the cost depends on `count` only.
+
+    `again` counts further draws for the same round.
+    """
     if 2 * count >= population:  # so many that sorting everybody is cheapest
-        draws = _on_host(seed, round, 0, population) << 31 | np.arange(population)
+        draws = _on_host((seed, round, again), 0, population) << 31 | np.arange(population)
         return torch.from_numpy(np.sort(draws.argsort()[:count]))
     chosen: dict[int, None] = {}
     attempt = 0
     while len(chosen) < count:
-        words = _on_host(seed, round, attempt, 2 * count)
+        words = _on_host((seed, round, again), attempt, 2 * count)
         for index in ((words * population) >> 32).tolist():
             if len(chosen) < count:
                 chosen.setdefault(index)
@@ -114,8 +118,9 @@ def sample(seed: int, round: int, population: int, count: int) -> Tensor:
     return torch.tensor(sorted(chosen), dtype=torch.int64)
 
 
-def _on_host(seed: int, round: int, attempt: int, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """What `bits` would draw for client 0; NumPy takes less time to do little."""
+def _on_host(key: tuple[int, int, int], attempt: int, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """What `bits` would draw for the client that is the last of `key`; NumPy takes less time to do little."""
+    seed, round, again = key
     blocks = np.arange((count + 3) // 4, dtype=np.uint64)
-    words = philox((blocks, attempt, round, 0), (seed, int(Stream.COHORT)))
+    words = philox((blocks, attempt, round, again), (seed, int(Stream.COHORT)))
     return np.stack(np.broadcast_arrays(*words), axis=-1).reshape(-1)[:count].astype(np.int64)

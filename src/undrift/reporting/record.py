@@ -157,11 +157,26 @@ SEVERAL_MODELS = {
     )
     for which in ("best", "mean", "worst")
 }
+# Of runs whose clients may fail.
+FAILURE_COLUMNS = {
+    name: HistoryColumn(name, "float64", meaning)
+    for name, meaning in (
+        ("asked", "Clients that were asked in the last attempt at the round; `participants` are those who answered."),
+        ("attempts", "Attempts at the round; one that too few clients answer is repeated with others."),
+        ("unanswered", "Clients that were asked and did not answer."),
+        ("late", "Answers that came after the deadline."),
+        ("repeated", "Answers that came twice; the second was ignored."),
+        ("malformed", "Answers with other names, shapes or dtypes than those of the algorithm."),
+        ("not_finite", "Answers with a number that is infinite or not a number."),
+        ("absurd_norm", "Answers over a thousand times as large as the median."),
+    )
+}
 _COLUMNS_BY_NAME = {column.name: column for column in COLUMNS}
 # Names that a metric cannot take: the declared columns, and what tables of several runs add to them.
 RESERVED_NAMES = (
     *_COLUMNS_BY_NAME,
     *SEVERAL_MODELS,
+    *FAILURE_COLUMNS,
     "label",
     "seed",
     "reference",
@@ -239,7 +254,13 @@ class Record(NamedTuple):
 
 def column(name: str) -> HistoryColumn:
     """The declaration of a column; an unknown metric is shown as a plain number of which no direction is better."""
-    if known := _COLUMNS_BY_NAME.get(name) or NAMED_METRICS.get(name) or SEVERAL_MODELS.get(name):
+    declared: tuple[Mapping[str, HistoryColumn], ...] = (
+        _COLUMNS_BY_NAME,
+        NAMED_METRICS,
+        SEVERAL_MODELS,
+        FAILURE_COLUMNS,
+    )
+    if known := next((columns[name] for columns in declared if name in columns), None):
         return known
     if is_diagnostic(name):  # of which there are many: they have a section of their own
         return HistoryColumn(name, "float64", f"The diagnostic {name}.")

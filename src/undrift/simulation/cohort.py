@@ -94,8 +94,8 @@ def choices(setup: Setup) -> tuple[str, ...]:
     return setup.algorithm.notices(plan(setup.options, setup.schedule, setup.data))
 
 
-def draw(setup: Setup, round: int) -> Ids:
-    """The clients of this round."""
+def draw(setup: Setup, round: int, attempt: int = 1) -> Ids:
+    """The clients of this round; another attempt at it has other ones, where they are drawn."""
     options, population = setup.options, len(setup.data)
     if isinstance(options.cohort, list):  # checked before the first round
         return np.array(options.cohort[round - 1], dtype=np.int64)
@@ -103,7 +103,7 @@ def draw(setup: Setup, round: int) -> Ids:
     assert count is not None
     if count == population:
         return np.arange(population)
-    return random.sample(options.seed, round, population, count).numpy()
+    return random.sample(options.seed, round, population, count, again=attempt - 1).numpy()
 
 
 def describe(setup: Setup, ids: Ids, round: int) -> Cohort:

@@ -23,6 +23,7 @@ from undrift.simulation.remote import RemoteStates
 from undrift.simulation.remote_round import RemoteRounds
 from undrift.simulation.round import Memory, RoundResult, RoundRunner
 from undrift.simulation.run import Run
+from undrift.transport import TooFewAnswersError
 
 Runner = Callable[[Sequence[Memory], int], list[RoundResult]]  # the next round of a group of runs
 
@@ -130,7 +131,12 @@ def _round(
     rows: list[tuple[Run, dict[str, Any] | None]] = []
     with threads(group[0].experiment.engine.threads):
         started = time.perf_counter()
-        results = runner([run.memory for run in group], behind[0].rounds + 1)
+        try:
+            results = runner([run.memory for run in group], behind[0].rounds + 1)
+        except TooFewAnswersError as error:
+            for run in group:
+                run.save()
+            raise TooFewAnswersError(f"{error}{_how_to_continue(group[0])}") from None
         seconds = (time.perf_counter() - started) / len(group)
         for run, result in zip(group, results, strict=True):
             if run not in behind:

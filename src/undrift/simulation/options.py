@@ -11,9 +11,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from undrift.core import check
+
+if TYPE_CHECKING:
+    from undrift.transport.faults import Faults
 
 Cohorts = int | float | Sequence[Sequence[int]] | None
 SEEDS = 2**32  # the random generator's
@@ -107,6 +110,12 @@ def engine() -> Kind:
             )
 
     return text(names)._replace(check=check_value)
+
+
+def fault() -> Kind:
+    """Faults are checked where they are known."""
+    words = 'probabilities, as in "dropout=0.2, lost=0.1"'
+    return Kind("a text", (str,), lambda name, value: None, lambda: words)
 
 
 COSINE = "cosine"
@@ -271,6 +280,19 @@ class Options:
     place: str = option(
         "local", "where clients are computed", choice(registry("simulation.place", "PLACES")), section="run"
     )
+    faults: Faults | str | None = option(
+        None,
+        "simulated faults of clients, each with its probability: ud.Faults(dropout=0.2, lost=0.1, slow=0, twice=0, "
+        "corrupt=0)",
+        fault(),
+        section="run",
+    )
+    min_answers: int = option(
+        1, "answers that a round needs; with fewer it is repeated with other clients", whole(1), section="run"
+    )
+    attempts: int = option(
+        3, "at a round that too few clients answer, before the run stops with a checkpoint", whole(1), section="run"
+    )
     engine: str = option(
         "auto",
         "how clients are computed: batched (batched:16 for sixteen at a time), compiled (batched, and compiled to C++, "
@@ -325,7 +347,9 @@ class Options:
             raise ValueError(f"give epochs or steps, not both; got epochs={self.epochs} and steps={self.steps}")
         from undrift import diagnostics  # imports torch
         from undrift.client.optim import optimizer
+        from undrift.transport.faults import Faults
 
+        object.__setattr__(self, "faults", Faults.of(self.faults))
         optimizer(self.optimizer, self.momentum)  # refuses a momentum that it has no use for
         object.__setattr__(self, "diagnostics", diagnostics.listed(self.diagnostics))
 

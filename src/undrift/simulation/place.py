@@ -7,10 +7,11 @@ from collections.abc import Callable
 import torch
 
 from undrift.client.evaluate import Samples
+from undrift.simulation.options import Options
 from undrift.simulation.setup import Experiment
 from undrift.storage.arena import Space
 from undrift.storage.states import ClientStates
-from undrift.transport import InProcess, Site, Trainees, Transport
+from undrift.transport import Faults, FaultyTransport, InProcess, Site, Trainees, Transport
 
 
 def trainees(experiment: Experiment) -> Trainees:
@@ -48,5 +49,15 @@ def in_process(experiment: Experiment) -> Transport:
     return InProcess(site(experiment))
 
 
+Opener = Callable[[Experiment], Transport]
+
 # By the name that the option `place` takes; None: in the server's own process, as a part of its rounds.
-PLACES: dict[str, Callable[[Experiment], Transport] | None] = {"local": None}
+PLACES: dict[str, Opener | None] = {"local": None}
+
+
+def opener(options: Options) -> Opener | None:
+    """What opens the transport to the clients of a run; None: rounds need none."""
+    opened, faults = PLACES[options.place], options.faults
+    if not isinstance(faults, Faults):
+        return opened
+    return lambda experiment: FaultyTransport((opened or in_process)(experiment), faults)

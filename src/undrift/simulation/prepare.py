@@ -79,6 +79,8 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None) -> Se
         raise ValueError(f"target={options.target} needs a test set; give test=(x, y)")
     chosen = _fitting(chosen, problem)
     cohort.size(options, len(data))
+    if options.min_answers > (fewest := cohort.smallest(options, len(data))):
+        raise ValueError(f"min_answers must be at most the {fewest} clients of a round, got {options.min_answers}")
     schedule = Schedule(options.batch_size, None if options.steps else options.epochs, options.steps)
     _check_steps(schedule, data)
     setting = Setting(

@@ -6,6 +6,9 @@ left out of it and of the rest of the round; weights are those of the clients th
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +26,7 @@ from undrift.simulation.round import Memory, RoundResult, all_finite, first_to_e
 from undrift.simulation.setup import Experiment
 from undrift.simulation.watch import Watch
 from undrift.storage.states import Ids
-from undrift.transport import LostStatesError, Order, TooFewAnswersError
+from undrift.transport import LostStatesError, Order, TooFewAnswersError, admit
 
 _ATTEMPTS = 5  # at a round that lost what clients remembered between its phases
 
@@ -35,8 +38,14 @@ class _Heard(NamedTuple):
     cohort: Cohort  # those who answered so far
     losses: Tensor | None  # [n] of them
     largest: list[Tensor]  # of every phase, the largest number that each sent [n]
-    down: int
-    up: int
+
+
+class _Tally:
+    """What is counted over all attempts at a round, whatever becomes of them."""
+
+    def __init__(self) -> None:
+        self.down = self.up = 0
+        self.failures: Counter[str] = Counter()
 
 
 class RemoteRounds:
@@ -47,65 +56,92 @@ class RemoteRounds:
 
     def run(self, memory: Memory, round: int) -> RoundResult:
         """A whole round; pure: nothing is remembered until the caller keeps it."""
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                with torch.no_grad():
-                    return self._round(memory, round)
-            except LostStatesError:
-                if attempt == _ATTEMPTS:
-                    raise
-        raise AssertionError
+        options, tally = self._experiment.options, _Tally()
+        for attempt in range(1, options.attempts + 1):
+            with torch.no_grad():
+                found = self._repeated(memory, round, attempt, tally)
+            if found is not None:
+                return found
+        raise TooFewAnswersError(
+            f"round {round}: too few clients answered, {options.min_answers} are needed; "
+            f"attempts: {options.attempts}{_counted(tally.failures)}"
+        )
 
-    def _round(self, memory: Memory, round: int) -> RoundResult:
+    def _repeated(self, memory: Memory, round: int, attempt: int, tally: _Tally) -> RoundResult | None:
+        """The round, computed again from its start where what clients remembered between its phases is gone."""
+        for _ in range(_ATTEMPTS - 1):
+            with suppress(LostStatesError):
+                return self._attempt(memory, round, attempt, tally)
+        return self._attempt(memory, round, attempt, tally)
+
+    def _attempt(self, memory: Memory, round: int, attempt: int, tally: _Tally) -> RoundResult | None:
+        """The round with one cohort; None if too few of it answer."""
         experiment, remote = self._experiment, memory.states
         assert isinstance(remote, RemoteStates)
         with mark(Part.COHORT):
-            ids = participation.draw(experiment, round)
+            ids = participation.draw(experiment, round, attempt)
             rows = memory.ledger.gather(ids)
             server = memory.server | ({"ledger": rows} if rows else {})
             cohort = self._described(ids, round)
-        channel = TransportChannel(Elsewhere(remote, ids), self._order(remote, ids, cohort, round))
+        order = self._order(remote, ids, cohort, round)._replace(attempt=attempt)
+        channel = TransportChannel(Elsewhere(remote, ids), order)
         watch = Watch([experiment], [server], [cohort]) if experiment.observer.diagnostics else None
         if watch is not None:
             (server,) = watch.begin(channel)
-        heard = _Heard(server, cohort, None, [], 0, 0)
+        heard = _Heard(server, cohort, None, [])
         for number, phase in enumerate(experiment.method.phases):
-            heard = self._phase(channel, number, phase, heard, watch)
+            found = self._phase(channel, number, phase, heard, watch, tally)
+            if found is None:
+                return None
+            heard = found
         figures, server = None, heard.server
         if watch is not None:
             figures, (server,) = watch.end([server])
-        return self._result(heard, server, Elsewhere(remote, ids), figures)
+        result = self._result(heard, server, Elsewhere(remote, ids), figures)
+        failures = {**tally.failures, "asked": len(ids), "attempts": attempt}
+        return result._replace(bytes_down=tally.down, bytes_up=tally.up, failures=failures)
 
     def _phase(
-        self, channel: TransportChannel, number: int, phase: Phase, heard: _Heard, watch: Watch | None
-    ) -> _Heard:
-        server, cohort, losses, largest, down, up = heard
+        self,
+        channel: TransportChannel,
+        number: int,
+        phase: Phase,
+        heard: _Heard,
+        watch: Watch | None,
+        tally: _Tally,
+    ) -> _Heard | None:
+        """One exchange; None if too few clients answer."""
+        server, cohort, losses, largest = heard
         with mark(Part.COHORT):
             mail = phase.ask(server, cohort)
         with mark(Part.TRAINING):
             (answers,) = channel.exchange(number, [mail], [cohort])
-        down, up = down + sent(mail, len(cohort.ids)), up + tree.nbytes(answers.replies)
+        tally.down, tally.up = tally.down + sent(mail, len(cohort.ids)), tally.up + tree.nbytes(answers.replies)
         with mark(Part.AGGREGATION):
+            count = len(cohort.ids) if answers.present is None else len(answers.present)
+            if self._experiment.answers_may_fail and count:
+                answers = admit(answers, count)
+            tally.failures.update(answers.failures)
             if answers.present is not None and len(answers.present) < len(cohort.ids):
+                if len(answers.present) < self._experiment.options.min_answers:
+                    return None
                 server, cohort, losses, largest = self._left(heard, answers.present)
             server = phase.hear(server, answers.replies, cohort)
             count = len(cohort.ids)
             largest = [*largest, largest_of_clients({"replies": answers.replies, "reports": answers.reports}, count)]
         if watch is not None:
             (answers,) = watch.keep_reports([answers])
-        return _Heard(server, cohort, answers.reports.get("loss", losses), largest, down, up)
+        return _Heard(server, cohort, answers.reports.get("loss", losses), largest)
 
-    def _left(self, heard: _Heard, present: Ids) -> tuple[State, Cohort, Tensor | None, list[Tensor]]:
+    def _left(self, heard: _Heard, present: Ids) -> _Heard:
         """The round without the clients that did not answer."""
         server, cohort = heard.server, heard.cohort
-        if not len(present):
-            raise TooFewAnswersError(f"none of the {len(cohort.ids)} clients of round {int(cohort.round)} answered")
         rows = torch.from_numpy(present)
         if "ledger" in server:
             server = server | {"ledger": tree.row(server["ledger"], rows.to(cohort.ids.device))}
         losses = None if heard.losses is None else heard.losses[rows.to(heard.losses.device)]
         left = self._described(cohort.ids.cpu().numpy()[present], int(cohort.round))
-        return server, left, losses, [each[rows] for each in heard.largest]
+        return _Heard(server, left, losses, [each[rows] for each in heard.largest])
 
     def _described(self, ids: Ids, round: int) -> Cohort:
         described = participation.describe(self._experiment, ids, round)
@@ -136,10 +172,14 @@ class RemoteRounds:
             server={k: v for k, v in server.items() if k != "ledger"},
             clients=clients,
             ledger=server.get("ledger", {}),
-            bytes_down=heard.down,
-            bytes_up=heard.up,
+            bytes_down=0,
+            bytes_up=0,
             train_loss=float(wide((losses * cohort.weights).sum())),
             diverged=ids[wrong],
             diagnostics=[] if figures is None else wide(figures)[0].tolist(),
             obstacle="",
         )
+
+
+def _counted(failures: Mapping[str, int]) -> str:
+    return "".join(f", {name.replace('_', ' ')}: {count}" for name, count in failures.items() if count)

@@ -6,7 +6,7 @@ the engine, while every server asks and hears its own clients.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from undrift.engines.work import Arrangement
 from undrift.protocol import Cohort, Mail, Message, State
 from undrift.simulation import cohort as participation
 from undrift.simulation.channel import LocalChannel, slices
+from undrift.simulation.place import opener
 from undrift.simulation.remote import RemoteStates
 from undrift.simulation.setup import Experiment
 from undrift.simulation.watch import Watch
@@ -57,6 +58,7 @@ class RoundResult(NamedTuple):
     diverged: Ids  # clients that made a number infinite or not a number
     diagnostics: list[float]  # in the order of their columns
     obstacle: str  # why rounds are not replayed or compiled, although the engine would
+    failures: Mapping[str, int] = {}  # answers that were left out, by reason, and `attempts`
 
 
 class _Entry(NamedTuple):
@@ -304,7 +306,7 @@ def _replayer(experiment: Experiment) -> CudaGraphs | Compiler | None:
 
 def capacity(experiment: Experiment) -> int:
     """How many runs like this one can train together: as many as the engine has room for at once."""
-    if not isinstance(experiment.engine, Batched) or experiment.options.place != "local":
+    if not isinstance(experiment.engine, Batched) or opener(experiment.options) is not None:
         return 1
     count = participation.size(experiment.options, len(experiment.data)) or len(experiment.data)
     return max(1, experiment.engine.chunk // count)

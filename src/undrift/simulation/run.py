@@ -29,7 +29,15 @@ from undrift.diagnostics.columns import tidy
 from undrift.engines.determinism import arithmetic, threads
 from undrift.protocol import State
 from undrift.reporting import notebook
-from undrift.reporting.record import COLUMNS, EXPLODED, SEVERAL_MODELS, Record, exploded, history_frame
+from undrift.reporting.record import (
+    COLUMNS,
+    EXPLODED,
+    FAILURE_COLUMNS,
+    SEVERAL_MODELS,
+    Record,
+    exploded,
+    history_frame,
+)
 from undrift.reporting.wording import unit_of_traffic
 from undrift.simulation.divergence import DivergenceError, remedy
 from undrift.simulation.evaluation import (
@@ -42,7 +50,7 @@ from undrift.simulation.evaluation import (
 )
 from undrift.simulation.fit import check_samples
 from undrift.simulation.options import Options
-from undrift.simulation.place import PLACES
+from undrift.simulation.place import opener
 from undrift.simulation.remote import RemoteStates
 from undrift.simulation.round import Memory, RoundResult
 from undrift.simulation.setup import Experiment
@@ -86,7 +94,8 @@ class Run:
         self._evaluate = Evaluator(experiment)
         several = SEVERAL_MODELS if len(method.models(self._server)) > 1 else {}
         # columns of the history besides those of every run
-        self._further = (*experiment.metrics.columns, *several, *experiment.observer.columns)
+        failing = FAILURE_COLUMNS if experiment.answers_may_fail else {}
+        self._further = (*experiment.metrics.columns, *several, *experiment.observer.columns, *failing)
         self._obstacle = ""
         self._rows: list[dict[str, Any]] = []
         self._exploded = False  # and it has been said
@@ -342,6 +351,7 @@ class Run:
             "evaluation_seconds": 0.0,
             "diverged": bool(len(wrong)),
         } | dict.fromkeys(self._further, math.nan)
+        row |= {name: result.failures.get(name, 0) for name in FAILURE_COLUMNS if name in self._further}
         if len(wrong):
             row["seconds"] = time.perf_counter() - started
             checkpoint = self.save()  # before the row, which is no part of it
@@ -405,7 +415,7 @@ class Run:
     @contextmanager
     def reaching_clients(self) -> Iterator[None]:
         """During the block clients are where the option `place` says; afterwards what they remember is here again."""
-        opened = PLACES[self.options.place]
+        opened = opener(self.options)
         if opened is None:
             yield
             return
@@ -514,7 +524,7 @@ class Run:
         who = np.flatnonzero(self._taken_part)
         taken_part = torch.from_numpy(np.stack([who, self._taken_part[who]], axis=1))
         first = {"server": self._server, "taken_part": taken_part, "clients": clients, "ledger": ledger}
-        if self.options.place != "local":
+        if opener(self.options) is not None:
             first["heard"] = torch.from_numpy(self._heard)
         yield first | model_file.in_use(self._server, *model_in_use(self._experiment, self.memory))
         for clients, ledger in blocks:

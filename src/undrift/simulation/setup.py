@@ -54,3 +54,9 @@ class Experiment(Setup):
 
     engine: Engine
     engine_reason: str
+    deployed: bool = False  # clients are on machines of their own
+
+    @property
+    def answers_may_fail(self) -> bool:
+        """Whether clients may not answer, or with numbers that cannot be used: these are left out and counted."""
+        return self.deployed or self.options.faults is not None

@@ -1,11 +1,15 @@
 """Clients that are not in the server's process: what is sent to them, and the one half that answers everywhere."""
 
+from undrift.transport.admission import admit
+from undrift.transport.faults import Faults, FaultyTransport
 from undrift.transport.in_process import InProcess
 from undrift.transport.order import Answers, LostStatesError, Order, TooFewAnswersError, Transport
 from undrift.transport.site import Site, Trainees
 
 __all__ = [
     "Answers",
+    "Faults",
+    "FaultyTransport",
     "InProcess",
     "LostStatesError",
     "Order",
@@ -13,4 +17,5 @@ __all__ = [
     "TooFewAnswersError",
     "Trainees",
     "Transport",
+    "admit",
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -14,7 +13,7 @@ from undrift.transport.site import Site
 
 
 class InProcess:
-    durable: ClassVar[bool] = False
+    durable = False
 
     def __init__(self, site: Site) -> None:
         self._site = site

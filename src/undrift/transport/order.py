@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar, NamedTuple, Protocol
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -23,6 +23,7 @@ class Order(NamedTuple):
     ids: Ids
     shares: Tensor  # [n], N p_i
     heard: Ids  # [n], the last round of each client that the server has kept; 0: none
+    attempt: int = 1  # at this round; another has other clients
 
     def of(self, positions: Ids) -> Order:
         """The part of the clients at these positions."""
@@ -35,14 +36,15 @@ class Answers(NamedTuple):
     replies: Message
     reports: Nest  # figures for the log and for diagnostics, which are not traffic
     present: Ids | None = None  # positions in the cohort of the clients that answered; None: all of them
+    failures: Mapping[str, int] = {}  # what became of the others, by their columns of the history
 
 
-class LostStatesError(RuntimeError):
+class LostStatesError(ConnectionError):
     """What clients remembered between two phases is gone; the round can be computed again from its start."""
 
 
-class TooFewAnswersError(RuntimeError):
-    """A round that too few clients answered."""
+class TooFewAnswersError(ConnectionError):
+    """A round that too few clients answered, in every attempt."""
 
 
 class Transport(Protocol):
@@ -52,9 +54,14 @@ class Transport(Protocol):
     `heard` of a later order: a client whose answer was lost goes on from where the server last heard it.
     """
 
-    # Whether clients store what they remember themselves. Then checkpoints hold nothing of it, and one is written after
-    # every round, before an order says `heard`.
-    durable: ClassVar[bool]
+    @property
+    def durable(self) -> bool:
+        """Whether clients store what they remember themselves.
+
+        Then checkpoints hold nothing of it, one is written after every round, before an order says `heard`, and answers
+        are not trusted (`admission.py`).
+        """
+        ...
 
     def exchange(self, order: Order, mail: Mail) -> Answers: ...
 
