@@ -37,5 +37,5 @@ def _norms(replies: Message, count: int) -> Tensor:
     squares = torch.zeros(count, dtype=torch.float64)
     for leaf in tree.leaves(replies):
         if leaf.is_floating_point() and leaf.numel():
-            squares += leaf.reshape(count, -1).double().square().sum(1).cpu()
+            squares += torch.linalg.vector_norm(leaf.reshape(count, -1), dim=1).double().square().cpu()
     return squares.sqrt()
