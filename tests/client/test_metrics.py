@@ -166,6 +166,22 @@ def test_all_by_name(algorithm: str, engine: str) -> None:
     assert last["personal_accuracy"] == pytest.approx(np.average(accuracies, weights=plain.clients["samples"]))
 
 
+def test_personal_accuracy_of_private_batch_normalisation() -> None:
+    """Features of the two clients are far apart: only one's own normalisation, which FedBN keeps, removes that."""
+    generator = np.random.default_rng(0)
+    y, client = generator.integers(0, 2, 80), np.repeat([0, 1], 40)
+    x = generator.normal(size=(80, 2)) + 4 * np.eye(2)[y] + 30 * client[:, None]
+    data = ud.FederatedData(x.astype(np.float32), y, np.split(np.arange(80), 2), classes=2).hold_out(0.25)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2))
+    given: dict[str, Any] = {"rounds": 10, "batch_size": 10, "lr": 0.2, "metrics": ["personal_accuracy"]}
+    own, shared = (ud.simulate(algorithm, model, data, **given) for algorithm in ("fedbn", "fedavg"))
+    assert own.history["personal_accuracy"].iloc[-1] == 1
+    assert own.clients["accuracy"].tolist() == [1, 1]
+    assert own.history["accuracy"].iloc[-1] < 0.8  # the mean of the normalisations suits nobody
+    assert shared.history["personal_accuracy"].iloc[-1] == shared.history["accuracy"].iloc[-1] < 0.8
+
+
 def test_metrics_are_those_of_the_preferred_model() -> None:
     """Of algorithms with several models; best, mean and worst are columns of their own."""
     run = small("mafsvrg(models=3)", metrics=["f1", "recall"])
