@@ -65,6 +65,7 @@ def test_own_data_with_a_partition_for_every_seed() -> None:
     runs = [own("A", 0), own("A", 1), own("B", 0), own("B", 1), own("C", 0, "other"), own("C", 1, "other")]
     assert labels(runs) == [["A", "A", "B", "B"], ["C", "C"]]
     assert names_of(by_task(runs)) == ["own data · mlp · task 1", "own data · mlp · task 2"]
+    assert names_of(by_task(runs), brief=True) == ["task 1", "task 2"]
 
 
 def test_names_say_what_differs() -> None:
@@ -74,6 +75,8 @@ def test_names_say_what_differs() -> None:
         "digits · classes:2, 40 clients · mlp · 8 rounds",
         "digits · classes:2, 40 clients · cnn · 8 rounds",
     ]
+    brief = [name.replace("\u00a0", " ") for name in names_of(tasks, brief=True)]
+    assert brief == ["mlp · 4 rounds", "mlp · 8 rounds", "cnn · 8 rounds"]
 
 
 def test_facts() -> None:

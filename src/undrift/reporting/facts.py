@@ -42,16 +42,22 @@ def facts_of(records: Sequence[Record], split: Split | None) -> list[Fact]:
     return [fact for fact in found if fact.value]
 
 
-def names_of(tasks: Sequence[Sequence[Record]]) -> list[str]:
-    """A name for each of several tasks: data, partition, model, and what else it takes to tell them apart."""
+def names_of(tasks: Sequence[Sequence[Record]], *, brief: bool = False) -> list[str]:
+    """A name for each of several tasks: data, partition, model, and what else it takes to tell them apart.
+
+    A `brief` one, as in legends, has nothing that all of them share.
+    """
     parts = [_name_parts(task[0]) for task in tasks]
-    names = [" · ".join(filter(None, (each["data"], each["partition"], each["model"]))) for each in parts]
-    for key in ("rounds", "cohort", "local"):
-        if len({each[key] for each in parts}) > 1:
-            names = [f"{name} · {each[key]}" for name, each in zip(names, parts, strict=True)]
-    if len(set(names)) < len(names):  # objects that only their fingerprints tell apart
-        names = [f"{name} · task {number}" for number, name in enumerate(names, 1)]
-    return names
+    always = () if brief else ("data", "partition", "model")
+    keys = [
+        key
+        for key in ("data", "partition", "model", "rounds", "cohort", "local")
+        if key in always or len({each[key] for each in parts}) > 1
+    ]
+    names = [[each[key] for key in keys if each[key]] for each in parts]
+    if len(set(map(tuple, names))) < len(names):  # objects that only their fingerprints tell apart
+        names = [[*name, f"task {number}"] for number, name in enumerate(names, 1)]
+    return [" · ".join(name) for name in names]
 
 
 def split_of(record: Record) -> Split | None:

@@ -133,11 +133,11 @@ def _draw_on(records: Sequence[Record], column: str | None, against: str, axes: 
 
 
 def with_tasks(records: Sequence[Record]) -> Sequence[Record]:
-    """The records with the names of their tasks in the labels, where there are several tasks."""
+    """The records with what tells their tasks apart in the labels, where there are several tasks."""
     tasks = by_task(records)
     if len(tasks) == 1:
         return records
-    named = zip(tasks, names_of(tasks), strict=True)
+    named = zip(tasks, names_of(tasks, brief=True), strict=True)
     return [record._replace(label=f"{record.label} · {name}") for task, name in named for record in task]
 
 
