@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from undrift.data.federated import FederatedData
     from undrift.methods.algorithm import Algorithm
     from undrift.methods.codecs import Half
+    from undrift.methods.private import Privacy
     from undrift.plugins.pgvc import PGVC
     from undrift.simulation.callbacks import Callback
     from undrift.simulation.compare import compare
@@ -33,6 +34,7 @@ __all__ = [
     "FederatedData",
     "Half",
     "Interrupted",
+    "Privacy",
     "Run",
     "Tuning",
     "algorithms",
@@ -58,6 +60,7 @@ _HOMES = {
     "Callback": "simulation.callbacks",
     "Half": "methods.codecs",
     "Interrupted": "simulation.loop",
+    "Privacy": "methods.private",
     "resume": "simulation.simulate",
     "simulate": "simulation.simulate",
     "Tuning": "tuning.tuner",

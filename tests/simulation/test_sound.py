@@ -61,3 +61,18 @@ def test_compression(law: Law) -> None:
         return
     coded = run(law, compress="top-k(share=1)")
     assert_close(coded.parameters, run(law).parameters, rtol=1e-12, atol=1e-12)
+
+
+PRIVATE = {"fedavg", "fedprox", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "mimelite", "perfedavg", "ghb"}
+KEEPING = UPDATES_ONLY - PRIVATE - {"feddpc"}  # whose clients remember something
+
+
+@pytest.mark.parametrize("law", FIRST, ids=lambda law: law.name)
+def test_privacy(law: Law) -> None:
+    """Limits so wide and noise so small that nothing changes."""
+    name, privacy = law.algorithm.name(), ud.Privacy(clip=1e6, noise=1e-18)
+    if name not in PRIVATE:
+        assert "privacy" in refusal(law, privacy=privacy, cohort=4)
+    if name in PRIVATE | KEEPING:
+        given = {"cohort": None, "weighting": "uniform"}
+        assert_close(run(law, privacy=privacy, **given).parameters, run(law, **given).parameters, rtol=1e-9, atol=1e-9)

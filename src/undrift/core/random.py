@@ -37,6 +37,7 @@ class Stream(IntEnum):
     OWN_AUGMENT = 10
     EVALUATION = 11
     CODEC = 12
+    NOISE = 13
     FAULTS = 16
 
 

@@ -11,6 +11,7 @@ from undrift.methods.codec import Coded
 from undrift.methods.correction import Correction
 from undrift.methods.options import HasOptions, default_of, label_of, options_of
 from undrift.methods.plugin import Plugin
+from undrift.methods.private import Private, keyed_noise
 from undrift.methods.setting import Plan, Setting
 from undrift.protocol import Method
 
@@ -95,10 +96,12 @@ class Algorithm(HasOptions):
 
 
 def build_method(algorithm: Algorithm, setting: Setting) -> Method:
-    """The method of an experiment: the algorithm's, with the codec of the setting."""
+    """The method of an experiment: the algorithm's, with what the setting does to messages on their way."""
     if algorithm.own_step and setting.server_lr != 1:
         raise ValueError(
             f"{type(algorithm).__name__} fixes its own server step; server_lr must be 1, got {setting.server_lr}"
         )
     method = algorithm.method(setting)
+    if setting.privacy is not None:
+        method = Private(method, setting.privacy, keyed_noise(setting.seed))
     return method if setting.codec is None else Coded(method, setting.codec, setting.seed)

@@ -13,6 +13,7 @@ from undrift.core.tree import Tree
 from undrift.data.census import Census
 from undrift.methods.aggregate import Aggregate, mean
 from undrift.methods.codec import Codec
+from undrift.methods.private import Privacy
 
 if TYPE_CHECKING:
     from undrift.methods.plugin import Plugin
@@ -48,6 +49,7 @@ class Setting:
     aggregate: Aggregate = mean
     plugins: tuple[Plugin, ...] = ()
     codec: Codec | None = None
+    privacy: Privacy | None = None
     plan: Plan = Plan(participation=1.0, steps=1)
     initialiser: Callable[[], Callable[[Key], Tree]] | None = field(default=None, compare=False, repr=False)
     buffers: Tree = field(default_factory=dict, compare=False, repr=False)  # the model's initial ones

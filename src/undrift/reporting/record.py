@@ -171,12 +171,25 @@ FAILURE_COLUMNS = {
         ("absurd_norm", "Answers over a thousand times as large as the median."),
     )
 }
+# Of runs with client-level differential privacy.
+PRIVACY = {
+    "epsilon": HistoryColumn(
+        "epsilon",
+        "float64",
+        "ε of the client-level (ε, δ)-differential privacy of the model after this round.",
+        chart="Privacy spent, ε",
+        heading="Final ε",
+        better="lower",
+    ),
+    "delta": HistoryColumn("delta", "float64", "The δ for which ε holds.", heading="δ"),
+}
 _COLUMNS_BY_NAME = {column.name: column for column in COLUMNS}
 # Names that a metric cannot take: the declared columns, and what tables of several runs add to them.
 RESERVED_NAMES = (
     *_COLUMNS_BY_NAME,
     *SEVERAL_MODELS,
     *FAILURE_COLUMNS,
+    *PRIVACY,
     "label",
     "seed",
     "reference",
@@ -254,13 +267,7 @@ class Record(NamedTuple):
 
 def column(name: str) -> HistoryColumn:
     """The declaration of a column; an unknown metric is shown as a plain number of which no direction is better."""
-    declared: tuple[Mapping[str, HistoryColumn], ...] = (
-        _COLUMNS_BY_NAME,
-        NAMED_METRICS,
-        SEVERAL_MODELS,
-        FAILURE_COLUMNS,
-    )
-    if known := next((columns[name] for columns in declared if name in columns), None):
+    if known := (_COLUMNS_BY_NAME | NAMED_METRICS | SEVERAL_MODELS | FAILURE_COLUMNS | PRIVACY).get(name):
         return known
     if is_diagnostic(name):  # of which there are many: they have a section of their own
         return HistoryColumn(name, "float64", f"The diagnostic {name}.")

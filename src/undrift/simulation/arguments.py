@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # declarations import nothing slow
     from undrift.methods.algorithm import Algorithm
     from undrift.methods.codec import Codec
     from undrift.methods.plugin import Plugin
+    from undrift.methods.private import Privacy
     from undrift.simulation.callbacks import CallbackLike
 
 P = ParamSpec("P")
@@ -96,6 +97,14 @@ class Objects:
         "ud.Half()",
         text(names=registry("methods.codecs", "CODECS")),
         section="run",
+    )
+
+    privacy: str | Privacy | None = option(
+        None,
+        "client-level differential privacy: ud.Privacy(clip=1.0, noise=1.0, delta=1e-5), in text "
+        '"gaussian(clip=1.0, noise=1.0)": clients cut their updates, the server adds noise, the history has ε',
+        text("gaussian(clip=1.0, noise=1.0, delta=1e-5)"),
+        section="server",
     )
 
     def __post_init__(self) -> None:

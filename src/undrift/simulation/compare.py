@@ -19,6 +19,7 @@ from undrift.methods.algorithm import Algorithm
 from undrift.reporting.targets import Targets, plain_targets
 from undrift.simulation.callbacks import CallbackLike, as_callbacks
 from undrift.simulation.comparison import Comparison, check_measures
+from undrift.simulation.defaults import common_weighting
 from undrift.simulation.given import Given, federations_of, labelled_algorithms, list_of_seeds, separated
 from undrift.simulation.options import AUTO, Auto, plain
 from undrift.simulation.prepare import find_algorithm
@@ -81,7 +82,7 @@ def compare(
         out = check.path("out", out)
     objects, others = separated("compare", options)
     if others.get("weighting", AUTO) == AUTO:
-        others["weighting"] = "samples"
+        others["weighting"] = common_weighting(objects)
     federations: dict[int, dict[int, FederatedData]] = {}
     entries: list[Entry] = []
     orders: dict[Path, list[str]] = {}

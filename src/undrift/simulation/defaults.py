@@ -40,7 +40,8 @@ def resolve_defaults(objects: Objects, options: Options, data: FederatedData) ->
     written = find_algorithm(objects.algorithm)
     options = replace(options, **written.settings)
     if options.weighting in (None, AUTO):
-        options = replace(options, weighting=written.algorithm.weighting)
+        private = objects.privacy is not None and options.weighting == AUTO
+        options = replace(options, weighting="uniform" if private else written.algorithm.weighting)
     own = default_settings(data.name) if data.name in data_sets() else {}
     if data.features is not None or (isinstance(objects.model, str) and objects.model in FEATURES):
         own.pop("augment", None)  # which is of images
@@ -81,6 +82,11 @@ def resolve_defaults(objects: Objects, options: Options, data: FederatedData) ->
         text = f"{data.name}: {_listed(taken)}, the data set's own settings; {text}"
     text += divided + stepped
     return Resolved(replace(objects, algorithm=written.algorithm, data=data, **parts), resolved, label, text)
+
+
+def common_weighting(objects: Mapping[str, Any]) -> str:
+    """How all algorithms of a comparison weight clients where that is left open: privacy needs equal weights."""
+    return "samples" if objects.get("privacy") is None else "uniform"
 
 
 def _open(given: Objects | Options) -> list[Any]:

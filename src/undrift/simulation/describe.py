@@ -33,7 +33,7 @@ from undrift.storage.fingerprint import FILE, is_fingerprint
 Description = dict[str, Any]
 
 # What a configuration written before these existed stands for.
-_LATER: Description = {"metrics": [], "plugins": [], "aggregate": "mean", "compress": None}
+_LATER: Description = {"metrics": [], "plugins": [], "aggregate": "mean", "compress": None, "privacy": None}
 
 
 def describe(
@@ -55,6 +55,7 @@ def describe(
         "plugins": [_plain(plugin) for plugin in objects.plugins],
         "aggregate": str(objects.aggregate) if isinstance(objects.aggregate, Rule) else _by_name(objects.aggregate),
         "compress": _plain(objects.compress),
+        "privacy": None if objects.privacy is None else str(objects.privacy),
     }
 
 
@@ -176,6 +177,7 @@ def _restored(stored: Description, given: Mapping[str, Any]) -> Objects:
         plugins=_plugins(stored, given),
         aggregate=_named("aggregate", stored, given),
         compress=_codec(stored, given),
+        privacy=_named("privacy", stored, given),
     )
 
 

@@ -249,7 +249,7 @@ class Options:
     weighting: str | None = option(
         AUTO,
         "client weights: by samples, uniform, or None for what the algorithm's paper uses; auto: the paper's in a "
-        "single run, by samples for all algorithms of a comparison",
+        "single run, by samples for all algorithms of a comparison, uniform with privacy",
         choice(lambda: (AUTO, "samples", "uniform")),
         section="server",
         none="paper",

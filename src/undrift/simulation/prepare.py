@@ -31,7 +31,7 @@ from undrift.diagnostics import DIAGNOSTICS
 from undrift.diagnostics.observer import Observer, check_several_models
 from undrift.engines import LocalTraining, Workload, choose
 from undrift.engines.determinism import arithmetic, find_precision
-from undrift.methods import codecs
+from undrift.methods import codecs, private
 from undrift.methods.algorithm import Algorithm, build_method
 from undrift.methods.codec import Codec
 from undrift.methods.plugin import Plugin
@@ -68,7 +68,8 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None) -> Se
     """
     algorithm = find_algorithm(objects.algorithm).algorithm
     plugins, compress = find_plugins(objects.plugins), find_codec(objects.compress)
-    objects = replace(objects, plugins=plugins, compress=compress)
+    privacy = None if objects.privacy is None else private.find(objects.privacy)
+    objects = replace(objects, plugins=plugins, compress=compress, privacy=privacy)
     chosen = metrics.find(objects.metrics, reserved=RESERVED_NAMES)
     problem = _shared(objects, options, like) or _problem(objects, options, like)
     federation = problem.data
@@ -93,6 +94,7 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None) -> Se
         aggregate=find_aggregate(objects.aggregate, learner, cohort.smallest(options, len(data))),
         plugins=plugins,
         codec=compress,
+        privacy=privacy,
         plan=cohort.plan(options, schedule, data),
         initialiser=learner.initialiser,
         buffers=learner.buffers,

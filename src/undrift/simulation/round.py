@@ -312,14 +312,16 @@ def capacity(experiment: Experiment) -> int:
     return max(1, experiment.engine.chunk // count)
 
 
+_ON_UPDATES = ("plugins", "aggregate", "compress", "privacy")  # objects that change what clients send
+
+
 def can_train_together(a: Experiment, b: Experiment) -> bool:
     """Whether two runs differ in seed and learning rate at most."""
     free = ("seed", "lr", "engine", "device")  # the last two as they were asked for; what was chosen must be the same
     return (
         replace(a.options, **{name: getattr(b.options, name) for name in free}) == b.options
         and (a.algorithm, a.weighting, len(a.data)) == (b.algorithm, b.weighting, len(b.data))
-        and (a.objects.plugins, a.objects.aggregate, a.objects.compress)
-        == (b.objects.plugins, b.objects.aggregate, b.objects.compress)
+        and all(getattr(a.objects, part) == getattr(b.objects, part) for part in _ON_UPDATES)
         and a.training.augment == b.training.augment
         and (a.engine, a.learner.device) == (b.engine, b.learner.device)
         and (not a.engine.compiled or _extremes([a]) == _extremes([b]))  # one shape covers the rounds of both

@@ -39,6 +39,7 @@ from undrift.reporting.record import (
     history_frame,
 )
 from undrift.reporting.wording import unit_of_traffic
+from undrift.simulation import accounting
 from undrift.simulation.divergence import DivergenceError, remedy
 from undrift.simulation.evaluation import (
     Confusion,
@@ -95,7 +96,8 @@ class Run:
         several = SEVERAL_MODELS if len(method.models(self._server)) > 1 else {}
         # columns of the history besides those of every run
         failing = FAILURE_COLUMNS if experiment.answers_may_fail else {}
-        self._further = (*experiment.metrics.columns, *several, *experiment.observer.columns, *failing)
+        spent = accounting.spent(experiment, 1)
+        self._further = (*experiment.metrics.columns, *several, *spent, *experiment.observer.columns, *failing)
         self._obstacle = ""
         self._rows: list[dict[str, Any]] = []
         self._exploded = False  # and it has been said
@@ -357,7 +359,7 @@ class Run:
             checkpoint = self.save()  # before the row, which is no part of it
             self._keep_row(row)
             raise DivergenceError(number, wrong.tolist(), checkpoint, self)
-        row |= self._diagnosed(result)
+        row |= self._diagnosed(result) | accounting.spent(self._experiment, number)
         with mark(Part.COHORT):
             self._keep(result)
         if number % self.options.eval_every == 0 or number == self.options.rounds:

@@ -14,11 +14,12 @@ from undrift.core import tree
 from undrift.core.tree import Nest, Tree
 from undrift.engines import Sequential, Workload
 from undrift.engines.dry_run import two_steps
-from undrift.methods.aggregate import is_robust
+from undrift.methods.aggregate import is_robust, mean
 from undrift.methods.averaging import Averaging, Train
 from undrift.methods.codecs import WithFeedback, written
 from undrift.methods.wrapped import innermost
 from undrift.protocol import Method
+from undrift.simulation import cohort
 from undrift.simulation.setup import Setup
 
 
@@ -43,14 +44,51 @@ def check_sound(setup: Setup, workload: Workload) -> None:
     """Raises a `ValueError` if an option that acts on updates does not fit the algorithm."""
     method = innermost(setup.method)
     robust = isinstance(method, Averaging) and is_robust(method.aggregate)
-    codec = setup.objects.compress
-    if not robust and not isinstance(codec, WithFeedback):
+    codec, privacy = setup.objects.compress, setup.objects.privacy
+    if privacy is not None:
+        _check_private(setup, method)
+    if not robust and not isinstance(codec, WithFeedback) and privacy is None:
         return
     name, found = type(setup.algorithm).__name__, flow(method, workload)
     if robust and (reason := _past_the_rule(found)):
         raise ValueError(f"aggregate={str(setup.objects.aggregate)!r} does not protect {name}: {reason}")
     if isinstance(codec, WithFeedback) and (reason := _not_made_up_for(found)):
         raise ValueError(f"compress={written(codec)!r} does not suit {name}: {reason}")
+    if privacy is not None and (reason := _not_private(found, everyone=_everyone(setup))):
+        raise ValueError(f"privacy={str(privacy)!r} does not cover {name}: {reason}")
+
+
+def _check_private(setup: Setup, method: Method) -> None:
+    """Refuses settings that let more or less of an update through than the noise is made for."""
+    if setup.weighting != "uniform":
+        raise ValueError(
+            f"privacy needs equal weights, got weighting={setup.weighting!r}: a client of many samples would need more "
+            "noise; give weighting='uniform'"
+        )
+    if isinstance(method, Averaging) and method.aggregate is not mean:
+        raise ValueError("privacy adds noise that is made for the mean of updates; give aggregate='mean'")
+    if setup.objects.compress is not None:
+        raise ValueError("privacy needs updates that arrive as they were cut; give compress=None")
+
+
+def _everyone(setup: Setup) -> bool:
+    return cohort.size(setup.options, len(setup.data)) in (None, len(setup.data))
+
+
+def _not_private(found: Flow, everyone: bool) -> str:
+    """What of a client reaches the model past cut updates and noise; empty if nothing does."""
+    if not found.averages:
+        return "its clients send no updates of one model"
+    if reason := _past_the_rule(found):
+        return reason
+    if found.changes:
+        return "the server changes updates after they were cut"
+    if found.keeps and not everyone:
+        return (
+            f"clients keep {found.keeps} from round to round, for which nothing is proved where some are sampled; "
+            "give cohort=1.0"
+        )
+    return ""
 
 
 def _not_made_up_for(found: Flow) -> str:

@@ -25,6 +25,7 @@ from undrift.reporting.record import Record
 from undrift.reporting.wording import count_text, list_text, number_text, percent_text
 from undrift.simulation.compare import compare
 from undrift.simulation.comparison import Comparison
+from undrift.simulation.defaults import common_weighting
 from undrift.simulation.given import Given, federations_of, labelled_algorithms, list_of_seeds, separated
 from undrift.simulation.options import AUTO, Auto
 from undrift.simulation.prepare import find_features
@@ -198,7 +199,7 @@ def tune(
     check.number("validation_share", validation_share, 0, 1, open_low=True, open_high=True)
     objects, others = separated("tune", options)
     if others.get("weighting", AUTO) == AUTO:
-        others["weighting"] = "samples"
+        others["weighting"] = common_weighting(objects)
     given = None if grid is None else read_grid(grid)
     if given is not None:
         if "lr" in given and lr != AUTO:
