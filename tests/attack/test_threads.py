@@ -106,7 +106,7 @@ def test_sequential(rng: Random) -> None:
         assert_same(first, other)
 
 
-@pytest.mark.attack(short=2, long=40)
+@pytest.mark.attack(short=1, long=40)
 def test_cores_of_a_client_are_part_of_the_setting(rng: Random) -> None:
     given = case(rng, *convolution(rng)) | {"engine": f"sequential:{rng.choice((2, 3))}"}
     first, *others = (run(given, threads) for threads in THREADS)

@@ -100,14 +100,14 @@ def test_what_cannot_be_traced_runs_step_by_step(name: str, traced: list[Any]) -
 
 
 OPTIONS: list[dict[str, Any]] = [
-    {"epochs": 2, "momentum": 0.9, "weight_decay": 0.1, "plain": True},
+    {"epochs": 2, "momentum": 0.9, "weight_decay": 0.1, "tiny": True},
     {"batch_size": None, "clip": 0.1, "cohort": None},
     {"data": federation((8, 7, 5, 6)), "cohort": None},
-    {"data": federation((9, 10, 12, 11, 10, 9)), "epochs": 2, "plain": True},
-    {"data": federation((9, 10, 12, 11, 10, 9)), "batch_size": None, "plain": True},
-    {"data": federation((9, 10, 12, 11, 10, 9)), "steps": 3, "batch_size": 5, "engine": "compiled:2", "plain": True},
-    {"cohort": [[0, 1], [3, 2], [5, 4], [1, 0]], "plain": True},
-    {"engine": "compiled:2", "plain": True},
+    {"data": federation((9, 10, 12, 11, 10, 9)), "epochs": 2, "tiny": True},
+    {"data": federation((9, 10, 12, 11, 10, 9)), "batch_size": None, "tiny": True},
+    {"data": federation((9, 10, 12, 11, 10, 9)), "steps": 3, "batch_size": 5, "engine": "compiled:2", "tiny": True},
+    {"cohort": [[0, 1], [3, 2], [5, 4], [1, 0]], "tiny": True},
+    {"engine": "compiled:2", "tiny": True},
 ]
 
 

@@ -23,6 +23,6 @@ linux = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads
     ],
 )
 def test_peak(algorithm: str, states: int, replies: int, server: int) -> None:
-    command = [sys.executable, str(BENCHMARK), "--json", "--parameters", "8e6", "--algorithm", algorithm]
+    command = [sys.executable, str(BENCHMARK), "--json", "--parameters", "4e6", "--algorithm", algorithm]
     (found,) = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert found["models"] < 4 * WORKERS + (states + replies) * CLIENTS + server
