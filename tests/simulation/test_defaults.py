@@ -148,6 +148,10 @@ def test_a_comparison_says_it_once(caplog: pytest.LogCaptureFixture) -> None:
         "digits: lr=0.1, the data set's own settings; 8 of 40 clients in a round (cohort=1.0 for all)"
     ]
     assert {record.config["options"]["lr"] for record in comparison.records} == {0.1}
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "undrift"):  # rates of their own, as after a tuning
+        ud.compare(["fedavg(lr=0.2)", "fedprox(lr=0.3)"], "softmax", "digits", rounds=1)
+    assert [record.getMessage() for record in caplog.records] == ["8 of 40 clients in a round (cohort=1.0 for all)"]
 
 
 def test_python_and_the_command_line_agree(tmp_path: Path) -> None:

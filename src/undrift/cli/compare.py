@@ -22,6 +22,7 @@ from undrift.cli.options import (
     Rounds,
     Settings,
     Targets,
+    shared_settings,
 )
 from undrift.cli.own_code import short, use_algorithms, use_data, use_model
 from undrift.cli.results import TableFormat, listed, output_directory, show_comparison
@@ -96,15 +97,8 @@ def compare(
     if vary is not None:
         name, values = read_values("--vary", vary)
         varied = {argument(name): values}
-    given = {
-        "data.name": data,
-        "data.partition": partition,
-        "data.clients": clients,
-        "model.name": model,
-        "run.rounds": rounds,
-        "local.lr": learning_rates and learning_rates[0],
-    }
-    sections = combine(config, given, settings or ())
+    given = shared_settings(data, partition, clients, model, rounds)
+    sections = combine(config, given | {"local.lr": learning_rates and learning_rates[0]}, settings or ())
     configuration = resolve(sections)
     if printed.columns is not None:
         metrics = configuration.arguments["metrics"]

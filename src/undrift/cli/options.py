@@ -77,3 +77,16 @@ ColumnNames = Annotated[
     typer.Option("--columns", metavar="LIST", help="Columns of that table, as in accuracy,best_round,rounds,speed_up."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+
+def shared_settings(
+    data: str | None, partition: str | None, clients: int | None, model: str | None, rounds: int | None
+) -> dict[str, str | int | float | None]:
+    """The options that several commands have, by the names of their settings."""
+    return {
+        "data.name": data,
+        "data.partition": partition,
+        "data.clients": clients,
+        "model.name": model,
+        "run.rounds": rounds,
+    }

@@ -10,7 +10,18 @@ import typer
 from undrift.cli import complete
 from undrift.cli.console import print_markup
 from undrift.cli.help import CommandWithSettings, examples
-from undrift.cli.options import AsJson, Clients, ConfigFile, Data, Model, Out, Partition, Rounds, Settings
+from undrift.cli.options import (
+    AsJson,
+    Clients,
+    ConfigFile,
+    Data,
+    Model,
+    Out,
+    Partition,
+    Rounds,
+    Settings,
+    shared_settings,
+)
 from undrift.cli.own_code import options_with_code, resumed_with, short, use_algorithms, use_data, use_model
 from undrift.cli.results import TableFormat, output_directory, show_comparison, train
 
@@ -56,15 +67,7 @@ def run(
 
     CONFIG.toml holds settings, which options override. Every data set has defaults of its own.
     """
-    given = {
-        "data.name": data,
-        "data.partition": partition,
-        "data.clients": clients,
-        "model.name": model,
-        "run.rounds": rounds,
-        "local.lr": rate,
-        "run.seed": seed,
-    }
+    given = shared_settings(data, partition, clients, model, rounds) | {"local.lr": rate, "run.seed": seed}
     if (overwrite or resume) and out is None:
         raise ValueError(f"{'--overwrite' if overwrite else '--resume'} needs the directory of a run; give --out DIR")
     others = (config, algorithm, settings, profile or None)

@@ -23,6 +23,7 @@ from undrift.cli.options import (
     Partition,
     Rounds,
     Settings,
+    shared_settings,
 )
 from undrift.cli.own_code import short, use_algorithms, use_data, use_model
 from undrift.cli.results import TableFormat, comparison_figures, output_directory, show_comparison
@@ -89,14 +90,7 @@ def tune(
     from undrift.cli.values import read_grid
     from undrift.simulation.vary import Loaded
 
-    given = {
-        "data.name": data,
-        "data.partition": partition,
-        "data.clients": clients,
-        "model.name": model,
-        "run.rounds": rounds,
-    }
-    sections = combine(config, given, settings or ())
+    sections = combine(config, shared_settings(data, partition, clients, model, rounds), settings or ())
     configuration = resolve(sections)
     if configuration.trackers:
         raise ValueError("run.trackers is for undrift run and undrift compare, which take the winners of undrift tune")

@@ -104,9 +104,10 @@ def compare(
             for name, run in runs
         ]
         if not entries:
-            first = next(iter(variant.algorithms.items()))
-            # What all have, unless their text says otherwise.
-            common = given.resolved(first[0], first[1].algorithm, rates[0], chosen[0])
+            label, first = next(iter(variant.algorithms.items()))
+            # What all have, unless their text says otherwise; of what every text says, nothing is said.
+            own = {key: value for key, value in first.settings.items() if _in_all(key, variant.algorithms)}
+            common = given.resolved(label, first._replace(settings=own), rates[0], chosen[0])
         entries += sorted(found, key=lambda entry: (order.index(entry.label), entry.run.options.seed))
         if home is not None:
             orders[home] = order
@@ -117,6 +118,10 @@ def compare(
     with overall_bar(f"{len(entries)} runs", sum(entry.run.options.rounds for entry in entries)):
         records = train_all(entries, watching, lambda: _keep(orders, targets, last_k))
     return Comparison(records, common.options.target if targets is None else targets, last_k)
+
+
+def _in_all(key: str, algorithms: Mapping[str, Written]) -> bool:
+    return all(key in written.settings for written in algorithms.values())
 
 
 def _keep(orders: Mapping[Path, Sequence[str]], targets: Targets, last_k: int | None) -> None:
