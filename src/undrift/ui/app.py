@@ -105,7 +105,7 @@ def make_app(live: Live, *, loopback: bool, on_close: Callable[[list[int]], None
         Route("/api/stop", _stop, methods=["POST"]),
         Route("/api/resume", _resume, methods=["POST"]),
         Route("/report", _report),
-        Mount("/static", StaticFiles(directory=_STATIC)),
+        Mount("/static", StaticFiles(directory=_STATIC, packages=[("undrift.reporting", "shared")])),
     ]
     app = Starlette(
         routes=routes,

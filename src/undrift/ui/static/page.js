@@ -1,5 +1,5 @@
 // The live page: the list of runs, what is ticked, its curves, and what can be started and stopped.
-import { draw, element, numberText, spark, valueText } from "./chart.js";
+import { draw, spark, valueText } from "./chart.js";
 
 const HUES = 7;
 const MOST_POINTS = 500; // of a curve; when it has grown beyond, the whole of it is asked for again
