@@ -10,7 +10,7 @@ message. Two conventions carry the whole project:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -149,24 +149,38 @@ def nbytes(nest: Nest) -> int:
     return sum(leaf.nbytes for leaf in leaves(nest))
 
 
-def flatten(nest: Nest, prefix: str = "") -> Tree:
+def flatten(nest: Nest) -> Tree:
     """A nest as one flat tree, as in files: names joined by ``/``, escaped as in JSON pointers. Drops empty nests."""
-    flat: Tree = {}
-    for k, v in nest.items():
-        name = prefix + k.replace("~", "~0").replace("/", "~1")
-        flat |= flatten(v, f"{name}/") if isinstance(v, dict) else {name: v}
-    return flat
+    return {name: leaf for name, leaf in entries(nest).items() if leaf is not None}
 
 
 def unflatten(flat: Tree) -> Nest:
     """The nest that `flatten` was given, without its empty parts."""
+    return from_entries(flat)
+
+
+def entries(nest: Nest, prefix: str = "") -> dict[str, Tensor | None]:
+    """All of a nest by its paths, as in `flatten`; a branch without tensors is None, and its path ends in ``/``."""
+    found: dict[str, Tensor | None] = {}
+    for k, v in nest.items():
+        name = prefix + k.replace("~", "~0").replace("/", "~1")
+        if isinstance(v, dict):
+            found |= entries(v, f"{name}/") if v else {f"{name}/": None}
+        else:
+            found[name] = v
+    return found
+
+
+def from_entries(found: Mapping[str, Tensor | None]) -> Nest:
+    """The nest that `entries` was given."""
     nest: Nest = {}
-    for name, leaf in flat.items():
+    for name, leaf in found.items():
         *path, last = (key.replace("~1", "/").replace("~0", "~") for key in name.split("/"))
         branch = nest
         for key in path:
             branch = branch.setdefault(key, {})
-        branch[last] = leaf
+        if leaf is not None:
+            branch[last] = leaf
     return nest
 
 

@@ -49,10 +49,14 @@ def in_process(experiment: Experiment) -> Transport:
     return InProcess(site(experiment))
 
 
+def on_flower(experiment: Experiment) -> Transport:
+    raise ValueError("place='flower' is the place of a Flower app's run, which `flwr run` starts and continues")
+
+
 Opener = Callable[[Experiment], Transport]
 
 # By the name that the option `place` takes; None: in the server's own process, as a part of its rounds.
-PLACES: dict[str, Opener | None] = {"local": None}
+PLACES: dict[str, Opener | None] = {"local": None, "flower": on_flower}
 
 
 def opener(options: Options) -> Opener | None:

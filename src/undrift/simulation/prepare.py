@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -24,7 +24,7 @@ from undrift.core.tree import Tree
 from undrift.data import available, load
 from undrift.data.augment import Augment
 from undrift.data.batches import Schedule, Table, shared_shape
-from undrift.data.census import census
+from undrift.data.census import Census, census
 from undrift.data.features import as_samples, with_features
 from undrift.data.federated import FederatedData, held_out
 from undrift.diagnostics import DIAGNOSTICS
@@ -35,7 +35,7 @@ from undrift.methods import codecs, private
 from undrift.methods.algorithm import Algorithm, build_method
 from undrift.methods.codec import Codec
 from undrift.methods.plugin import Plugin
-from undrift.methods.setting import Setting
+from undrift.methods.setting import Plan, Setting
 from undrift.protocol import Method
 from undrift.reporting.record import RESERVED_NAMES
 from undrift.simulation import cohort
@@ -61,10 +61,19 @@ class _Problem(NamedTuple):
     augment: Augment | None
 
 
-def prepare(objects: Objects, options: Options, like: Setup | None = None) -> Setup:
+class Known(NamedTuple):
+    """What an algorithm knows of the whole federation, where its samples are not on this machine."""
+
+    population: int
+    plan: Plan
+    census: Callable[[], Census]
+
+
+def prepare(objects: Objects, options: Options, like: Setup | None = None, known: Known | None = None) -> Setup:
     """Everything for a run but its engine.
 
-    Model and samples are shared with `like`, another run's setup, where they are the same.
+    Model and samples are shared with `like`, another run's setup, where they are the same. With `known`, the samples
+    are those of one client, or stand for samples that are elsewhere.
     """
     algorithm = find_algorithm(objects.algorithm).algorithm
     plugins, compress = find_plugins(objects.plugins), find_codec(objects.compress)
@@ -79,26 +88,28 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None) -> Se
     if options.target is not None and problem.test is None:
         raise ValueError(f"target={options.target} needs a test set; give test=(x, y)")
     chosen = _fitting(chosen, problem)
-    cohort.size(options, len(data))
-    if options.min_answers > (fewest := cohort.smallest(options, len(data))):
-        raise ValueError(f"min_answers must be at most the {fewest} clients of a round, got {options.min_answers}")
     schedule = Schedule(options.batch_size, None if options.steps else options.epochs, options.steps)
     _check_steps(schedule, data)
+    population = len(data) if known is None else known.population
+    cohort.size(options, population)
+    if options.min_answers > (fewest := cohort.smallest(options, population)):
+        raise ValueError(f"min_answers must be at most the {fewest} clients of a round, got {options.min_answers}")
+    known = known or Known(len(data), cohort.plan(options, schedule, data), partial(census, data))
     setting = Setting(
         layout=learner.layout,
         optimizer=optimizer(options.optimizer, options.momentum),
         server_lr=options.server_lr,
         buffer_policy=options.buffers,
-        population=len(data),
+        population=known.population,
         seed=options.seed,
-        aggregate=find_aggregate(objects.aggregate, learner, cohort.smallest(options, len(data))),
+        aggregate=find_aggregate(objects.aggregate, learner, cohort.smallest(options, known.population)),
         plugins=plugins,
         codec=compress,
         privacy=privacy,
-        plan=cohort.plan(options, schedule, data),
+        plan=known.plan,
         initialiser=learner.initialiser,
         buffers=learner.buffers,
-        census=partial(census, data),
+        census=known.census,
     )
     method = build_method(algorithm, setting)
     _check_memory(method, learner)

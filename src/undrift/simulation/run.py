@@ -89,6 +89,7 @@ class Run:
         self._server |= experiment.observer.remembered(learner.parameters)
         population, self._space = len(experiment.data), Space(learner.device, self.out)
         self._states = ClientStates(method.client(learner.parameters, learner.buffers), population, self._space)
+        self.place = opener(experiment.options)  # what opens the way to clients elsewhere; None: they are here
         self._remote: RemoteStates | None = None  # while clients are elsewhere, which then have what they remember
         self._heard = np.zeros(population, dtype=np.int64)  # the last round of every client that was kept; 0: none
         self._ledger = ClientStates(method.ledger(learner.parameters), population, self._space)
@@ -417,11 +418,10 @@ class Run:
     @contextmanager
     def reaching_clients(self) -> Iterator[None]:
         """During the block clients are where the option `place` says; afterwards what they remember is here again."""
-        opened = opener(self.options)
-        if opened is None:
+        if self.place is None:
             yield
             return
-        transport = opened(self._experiment)
+        transport = self.place(self._experiment)
         try:
             transport.restore(self._states.blocks(), self._heard)
             self._remote = RemoteStates(self._experiment, transport, self._states.initial, self._heard)
@@ -526,7 +526,7 @@ class Run:
         who = np.flatnonzero(self._taken_part)
         taken_part = torch.from_numpy(np.stack([who, self._taken_part[who]], axis=1))
         first = {"server": self._server, "taken_part": taken_part, "clients": clients, "ledger": ledger}
-        if opener(self.options) is not None:
+        if self.place is not None:
             first["heard"] = torch.from_numpy(self._heard)
         yield first | model_file.in_use(self._server, *model_in_use(self._experiment, self.memory))
         for clients, ledger in blocks:

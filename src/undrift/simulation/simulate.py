@@ -51,14 +51,19 @@ def simulate(given: Arguments) -> Run:
     callbacks = as_callbacks(given.callbacks)
     resolved = resolve_defaults(given.objects, given.options, find_data(given.data, given.seed))
     with _started(resolved, given) as run:
-        notice(resolved.notice)
-        if not run.rounds:
-            for text in choices(run.experiment):
-                notice(f"{run.label}: {text}")
-            for text in instabilities(run.experiment):
-                warning(f"{run.label}: {text}")
+        announce(run, resolved)
         train([run], callbacks, given.on_divergence)
     return run
+
+
+def announce(run: Run, resolved: Resolved) -> None:
+    """Say what was decided, and what is known to be unstable."""
+    notice(resolved.notice)
+    if not run.rounds:
+        for text in choices(run.experiment):
+            notice(f"{run.label}: {text}")
+        for text in instabilities(run.experiment):
+            warning(f"{run.label}: {text}")
 
 
 @contextmanager

@@ -74,7 +74,7 @@ class Trainees:
         return (slice(start, start + together) for start in range(0, count, together))
 
 
-class _Draft(NamedTuple):
+class Draft(NamedTuple):
     """What clients remember after a phase of a round that the server may not have kept."""
 
     round: int
@@ -89,7 +89,7 @@ class Site:
 
     def __init__(self, trainees: Trainees, states: ClientStates) -> None:
         self.trainees, self.states = trainees, states
-        self._draft: _Draft | None = None
+        self.draft: Draft | None = None
         self._heard: dict[int, int] = {}  # the round after which a client's kept state is its own
 
     def answer(self, order: Order, mail: Mail) -> Answers:
@@ -101,7 +101,7 @@ class Site:
                 trainees.phases[order.phase], mail, before, trainees.work(order)
             )
         if order.phase < trainees.training_phases:
-            self._draft = _Draft(order.round, order.phase, order.ids, before, after)
+            self.draft = Draft(order.round, order.phase, order.ids, before, after)
         return Answers(replies, reports)
 
     def personal(self, order: Order, mail: Mail) -> Tensor:
@@ -116,7 +116,7 @@ class Site:
 
     def keep(self, round: int, ids: Ids) -> None:
         """What these clients remember after the round is theirs from now on; other drafts are forgotten."""
-        draft, self._draft = self._draft, None
+        draft, self.draft = self.draft, None
         if draft is None or draft.round != round or not len(ids):
             return
         if np.array_equal(draft.ids, ids):
@@ -130,12 +130,12 @@ class Site:
     def restore(self, blocks: Iterator[State], heard: Ids) -> None:
         for block in blocks:
             self.states.scatter(block["ids"].numpy(), block["states"])
-        self._draft, self._heard = None, {client: int(heard[client]) for client in np.flatnonzero(heard).tolist()}
+        self.draft, self._heard = None, {client: int(heard[client]) for client in np.flatnonzero(heard).tolist()}
 
     def _settle(self, order: Order) -> None:
         """A draft becomes a client's own state once an order says that the server kept its round."""
-        if self._draft is not None and self._draft.round != order.round:
-            round, complete = self._draft.round, self._draft.phase == self.trainees.training_phases - 1
+        if self.draft is not None and self.draft.round != order.round:
+            round, complete = self.draft.round, self.draft.phase == self.trainees.training_phases - 1
             self.keep(round, order.ids[order.heard == round] if complete else order.ids[:0])
         self._check(order.ids, order.heard)
 
@@ -152,7 +152,7 @@ class Site:
 
     def _now(self, order: Order) -> States:
         """What clients remember after the rounds that the server has kept; no draft becomes their own by this."""
-        draft = self._draft
+        draft = self.draft
         if draft is None or draft.phase < self.trainees.training_phases - 1:
             self._check(order.ids, order.heard)
             return self.states.of(order.ids)
@@ -169,7 +169,7 @@ class Site:
         """What the clients remember before the phase."""
         if order.phase == 0 or order.phase >= self.trainees.training_phases:
             return self.states.of(order.ids)
-        draft = self._draft
+        draft = self.draft
         if draft is None or draft.round != order.round or draft.phase not in (order.phase - 1, order.phase):
             raise LostStatesError(f"phase {order.phase} of round {order.round} came without the one before it")
         states = draft.before if draft.phase == order.phase else draft.after

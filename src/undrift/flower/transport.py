@@ -1,0 +1,132 @@
+"""Messages to clients through Flower's grid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from undrift.core import tree
+from undrift.core.extras import needs
+from undrift.core.log import warning
+from undrift.core.tree import Nest
+from undrift.flower.messages import EXCHANGE, MAIL, ORDER, PERSONAL, REMEMBERED, REPLY, REPORT, send
+from undrift.flower.nodes import Nodes
+from undrift.flower.order import Terms, Told
+from undrift.flower.rehearsal import Expected, inbox
+from undrift.flower.wire import WireError, from_record, to_record
+from undrift.protocol import Mail, State
+from undrift.storage.arena import Ids
+from undrift.transport import Answers, Order
+
+with needs("flower"):
+    from flwr.app import Message, RecordDict
+    from flwr.serverapp import Grid
+
+
+class FlowerTransport:
+    """Reaches the clients of a run; what they remember stays on their own disks."""
+
+    durable: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        grid: Grid,
+        nodes: Nodes,
+        terms: Terms,
+        rehearsal: Callable[[int], list[Expected]],  # what messages of a round must look like
+        initial: State,
+        deadline: float,
+    ) -> None:
+        self._grid, self._nodes, self._terms, self._rehearsal = grid, nodes, terms, rehearsal
+        self._initial, self._deadline = initial, deadline
+        self._expected: tuple[int, list[Expected]] = 0, []  # in which round
+        self._means: dict[str, tuple[bytes, tuple[Ids, State]]] = {}  # what `remembered` found last, and when
+
+    def exchange(self, order: Order, mail: Mail) -> Answers:
+        if order.phase == 0:
+            self._nodes.refresh()
+        if self._expected[0] != order.round:
+            self._expected = order.round, self._rehearsal(order.round)
+        like = self._expected[1][order.phase]
+        present, contents = self._ask(EXCHANGE, order, mail)
+        replies, reports, fitting = [], [], []
+        for position, content in zip(present, contents, strict=True):
+            who = self._nodes.name(int(order.ids[position]))
+            try:
+                replies.append(from_record(content.get(REPLY), like.reply, f"{who}: its reply"))
+                reports.append(from_record(content.get(REPORT), like.report, f"{who}: its report"))
+            except WireError as error:
+                del replies[len(reports) :]
+                _left_out(order, error)
+                continue
+            fitting.append(position)
+        found = np.array(fitting, dtype=np.int64)
+        if not fitting:
+            return Answers({}, {}, found)
+        return Answers(tree.stack(replies), tree.stack(reports), None if len(found) == len(order.ids) else found)
+
+    def personal(self, order: Order, mail: Mail) -> tuple[Ids, Tensor]:
+        like = {"counts": torch.zeros(2, dtype=torch.float64)}
+        ids, found = self._gather(PERSONAL, order, mail, like)
+        return ids, torch.stack([each["counts"] for each in found]) if found else torch.zeros(0, 2)
+
+    def remembered(self, order: Order, part: str | None) -> tuple[Ids, State]:
+        """Asked for once a round, although a checkpoint needs it as well."""
+        assert part is not None, "what clients remember stays with them"
+        when = order.ids.tobytes() + order.heard.tobytes()
+        if part not in self._means or self._means[part][0] != when:
+            like = {part: tree.map_nest(lambda v: v.to("meta"), self._initial[part])}
+            ids, found = self._gather(REMEMBERED, order, None, like, part)
+            self._means[part] = when, (ids, tree.stack(found) if found else {})
+        return self._means[part][1]
+
+    def keep(self, round: int, ids: Ids) -> None:
+        """The next order says so, after the checkpoint."""
+
+    def restore(self, blocks: Iterator[State], heard: Ids) -> None:
+        """Clients have what they remember themselves."""
+
+    def close(self) -> None: ...
+
+    def _gather(self, kind: str, order: Order, mail: Mail | None, like: Nest, part: str = "") -> tuple[Ids, list[Nest]]:
+        """Who answered, and what, if it is as expected."""
+        present, contents = self._ask(kind, order, mail, part)
+        found, fitting = [], []
+        for position, content in zip(present, contents, strict=True):
+            try:
+                who = self._nodes.name(int(order.ids[position]))
+                found.append(from_record(content.get(REPLY), like, f"{who}: its reply"))
+                fitting.append(position)
+            except WireError as error:
+                _left_out(order, error)
+        return order.ids[np.array(fitting, dtype=np.int64)], found
+
+    def _ask(self, kind: str, order: Order, mail: Mail | None, part: str = "") -> tuple[list[int], list[RecordDict]]:
+        """Positions in the cohort of those who answered, in its order, and their answers."""
+        shared = to_record(mail.shared) if mail is not None and not mail.each else None
+        messages, asked = [], []
+        for position, client in enumerate(order.ids.tolist()):
+            node = self._nodes.of(client)
+            if node is None:
+                _left_out(order, f"{self._nodes.name(client)} is not connected")
+                continue
+            alone = order.of(np.array([position]))
+            content: dict[str, Any] = {ORDER: Told(self._terms, alone, self._nodes.number(client), part).record()}
+            if mail is not None:
+                content[MAIL] = shared if shared is not None else to_record(inbox(mail, position))
+            group = f"{order.round}.{order.phase}"
+            messages.append(Message(RecordDict(content), node, kind, ttl=self._deadline, group_id=group))
+            asked.append(position)
+        answered = send(self._grid, messages, self._deadline)
+        for number, problem in sorted(answered.problems.items()):
+            _left_out(order, f"{self._nodes.name(int(order.ids[asked[number]]))}: {problem}")
+        there = sorted(answered.contents)
+        return [asked[number] for number in there], [answered.contents[number] for number in there]
+
+
+def _left_out(order: Order, problem: object) -> None:
+    warning(f"round {order.round}, left out: {problem}")

@@ -1,0 +1,340 @@
+"""Federations on Flower's own messages, in one process: the numbers are those of a simulation."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, Context, Message
+from safetensors.torch import load_file
+from torch import nn
+from typer.testing import CliRunner
+
+import undrift as ud
+from grids import InProcessGrid
+from laws import LAWS, SHORT, Law, classified
+from undrift.algorithms import FSVRG, FedHBM
+from undrift.cli import app as cli
+from undrift.core.random import sample
+from undrift.flower import Samples, client_app, messages
+from undrift.flower.messages import EXCHANGE
+from undrift.flower.server import serve
+from undrift.reporting.record import TIMES
+from undrift.simulation.arguments import settings
+
+pytestmark = pytest.mark.usefixtures("networks_are_tried_once", "_no_pauses")
+
+
+@pytest.fixture
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "POLL", 0.0)
+
+
+CLIENTS = classified()
+TEST = classified((16,))[0]
+
+
+def training_samples(context: Context) -> Samples:
+    return Samples(*CLIENTS[int(context.node_config["partition-id"])], classes=3)
+
+
+HELD_OUT = Samples(*TEST, classes=3)
+
+
+def configuration(options: Mapping[str, Any], out: Path, **federation: Any) -> dict[str, Any]:
+    """As Flower hands it to an app."""
+    paths = {option.name: option.path for option in settings()}
+    given = {paths[name]: value for name, value in options.items() if value is not None}
+    federation = {"clients": len(CLIENTS), "out": str(out), "wait": 0, "deadline": 1} | federation
+    return given | {f"federation.{name}": value for name, value in federation.items()}
+
+
+class Federation:
+    """An app and its grid; started again, the server finds what it left."""
+
+    def __init__(
+        self, home: Path, algorithm: Any, options: Mapping[str, Any], fate: Any = None, **objects: Any
+    ) -> None:
+        self.objects = {"algorithm": algorithm, **objects}
+        self.config = configuration({k: v for k, v in options.items() if k != "loss"}, home / "run")
+        app = client_app(training_samples, **self.objects)
+        chosen = {} if fate is None else {"fate": fate}
+        self.grid = InProcessGrid(app, len(CLIENTS), self.config, home / "clients", **chosen)
+
+    def serve(self, **changed: Any) -> ud.Run:
+        return serve(self.grid, self.config | changed, HELD_OUT, **self.objects)
+
+
+def simulated(law: Law, **changed: Any) -> ud.Run:
+    options = SHORT | dict(law.options) | {"engine": "sequential"} | changed
+    return ud.simulate(law.algorithm, law.model(), CLIENTS, TEST, **options)
+
+
+def federation(law: Law, home: Path, fate: Any = None, **changed: Any) -> Federation:
+    options = {k: v for k, v in (SHORT | dict(law.options) | changed).items() if k != "engine"}
+    loss = options.get("loss")
+    return Federation(home, law.algorithm, options, fate, model=law.model(), loss=loss)
+
+
+def assert_same(a: ud.Run, b: ud.Run, *, but: tuple[str, ...] = ()) -> None:
+    """Models and histories are the same to the bit."""
+    for name, value in b.parameters.items():
+        assert torch.equal(a.parameters[name], value), name
+    one, other = (run.history.drop(columns=[*TIMES, *but]) for run in (a, b))
+    pd.testing.assert_frame_equal(one, other, check_exact=True)
+
+
+BY_ALGORITHM = {law.algorithm.name(): law for law in reversed(LAWS) if law.name != "fsvrg-census"}
+SCAFFOLD = BY_ALGORITHM["scaffold"]
+MIME = BY_ALGORITHM["mime"]
+
+
+@pytest.mark.parametrize("name", sorted(BY_ALGORITHM))
+def test_numbers_are_those_of_a_simulation(name: str, tmp_path: Path) -> None:
+    law = BY_ALGORITHM[name]
+    rounds = 3 if "fsvrg" in name else 2  # they send more models from round 3 on
+    assert_same(federation(law, tmp_path, rounds=rounds).serve(), simulated(law, rounds=rounds))
+
+
+def test_a_name_with_a_slash_and_bytes_of_the_history(tmp_path: Path) -> None:
+    model = nn.Sequential(OrderedDict({"a/b": nn.Linear(6, 4), "~": nn.Tanh(), "c": nn.Linear(4, 3)})).double()
+    options = {k: v for k, v in SHORT.items() if k != "engine"}
+    run = Federation(tmp_path, FedHBM(), options, model=model).serve()
+    assert_same(run, ud.simulate(FedHBM(), model, CLIENTS, TEST, **SHORT | {"engine": "sequential"}))
+
+
+class Killed(BaseException):
+    """Instead of a signal."""
+
+
+@pytest.mark.parametrize(("law", "phases"), [(SCAFFOLD, 1), (MIME, 2)])
+def test_a_server_that_was_killed_goes_on(law: Law, phases: int, tmp_path: Path) -> None:
+    """At any message: clients may have answered a round that the server has not counted."""
+    left, attempts = 0, 0
+
+    def fate(kind: str, client: int, count: int) -> None:
+        nonlocal left
+        left -= kind == EXCHANGE
+        if left < 0:
+            raise Killed
+
+    app = federation(law, tmp_path, fate)
+    while True:
+        attempts += 1
+        left = 3 * phases - 1 + attempts % 3  # messages: a round, one more, one less
+        try:
+            run = app.serve()
+            break
+        except Killed:
+            assert attempts < 20
+    assert attempts > 2
+    assert_same(run, simulated(law))
+    assert len(json.loads((tmp_path / "run" / "config.json").read_text())["data"]["clients"]) == len(CLIENTS)
+
+
+def test_a_finished_run_stays_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    app = federation(SCAFFOLD, tmp_path)
+    first = app.serve()
+    asked = len(app.grid.messages)
+    caplog.set_level("INFO")
+    assert_same(app.serve(), first)
+    assert len(app.grid.messages) == asked + len(CLIENTS)  # the census
+    assert "has all its 3 rounds" in caplog.text
+    assert_same(app.serve(**{"run.rounds": 4}), simulated(SCAFFOLD, rounds=4))
+
+
+def test_the_run_directory_is_that_of_a_simulation(tmp_path: Path) -> None:
+    run = federation(SCAFFOLD, tmp_path).serve()
+    page = tmp_path / "report.html"
+    assert CliRunner().invoke(cli, ["report", str(tmp_path / "run"), "-o", str(page)]).exit_code == 0
+    assert "SCAFFOLD" in page.read_text("utf-8")
+    file = tmp_path / "model.safetensors"
+    assert CliRunner().invoke(cli, ["export", str(tmp_path / "run"), str(file)]).exit_code == 0
+    exported = load_file(file)
+    assert all(torch.equal(exported[name], value) for name, value in run.parameters.items())
+    with pytest.raises(ValueError, match="data given as an object"):
+        ud.resume(tmp_path / "run", 5, model=SCAFFOLD.model())
+
+
+def draw(round: int) -> Any:
+    """The cohort of a round of `SHORT`."""
+    return sample(0, round, len(CLIENTS), SHORT["cohort"]).numpy()
+
+
+def options_of(**changed: Any) -> dict[str, Any]:
+    return SHORT | {"engine": "sequential", "cohort": None} | changed
+
+
+def with_arrays(reply: Message, dtype: str = "", stype: str = "") -> Message:
+    """A reply whose arrays say something else of themselves."""
+    record = reply.content.array_records["reply"]
+    arrays = {name: Array(dtype or a.dtype, a.shape, stype or a.stype, a.data) for name, a in record.items()}
+    reply.content["reply"] = ArrayRecord(arrays)
+    return reply
+
+
+def without(reply: Message, name: str) -> Message:
+    del reply.content[name]
+    return reply
+
+
+def with_more(reply: Message) -> Message:
+    record = reply.content.array_records["reply"]
+    record["more"] = next(iter(record.values()))
+    return reply
+
+
+class TestMessagesGoWrong:
+    def test_a_client_that_does_not_answer_is_left_out_and_comes_back(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """It continues from the last round that the server has heard it in, as if it had not been in the cohort."""
+        cohorts = [draw(round).tolist() for round in (1, 2, 3)]
+        lost = next(client for client in range(len(CLIENTS)) if sum(client in cohort for cohort in cohorts) > 1)
+
+        def fate(kind: str, client: int, count: int) -> str | None:
+            return "lost" if kind == EXCHANGE and client == lost and count == 0 else None
+
+        app = federation(SCAFFOLD, tmp_path, fate)
+        app.config["federation.deadline"] = 0.05
+        run = app.serve()
+        missed = next(number for number, cohort in enumerate(cohorts) if lost in cohort)
+        cohorts[missed].remove(lost)
+        assert_same(run, simulated(SCAFFOLD, cohort=cohorts), but=("bytes_down",))  # it was sent in vain
+        assert f"round {missed + 1}, left out: client {lost}: no answer within 0.05 s" in caplog.text
+
+    @pytest.mark.parametrize(
+        ("change", "line"),
+        [
+            (with_more, "its reply: 'more' is not expected"),
+            (lambda reply: with_arrays(reply, dtype="float32"), "is 'float32' (8, 6), expected 'float64' (8, 6)"),
+            (lambda reply: with_arrays(reply, stype="numpy.ndarray"), "expected"),
+            (lambda reply: without(reply, "reply"), "its reply is missing"),
+            (lambda reply: without(reply, "report"), "its report is missing"),
+            ("error", "the node is gone (Flower's code 3)"),
+        ],
+    )
+    def test_a_wrong_answer_is_named_in_one_line(
+        self, change: Any, line: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        wrong = int(draw(1)[0])
+
+        def fate(kind: str, client: int, count: int) -> Any:
+            return change if kind == EXCHANGE and client == wrong and count == 0 else None
+
+        run = federation(BY_ALGORITHM["fedavg"], tmp_path, fate, rounds=1).serve()
+        rest = [draw(1)[1:].tolist()]
+        assert_same(run, simulated(BY_ALGORITHM["fedavg"], rounds=1, cohort=rest), but=("bytes_down",))
+        said = [text for text in caplog.messages if text.startswith(f"round 1, left out: client {wrong}")]
+        assert len(said) == 1
+        assert line in said[0]
+
+    def test_a_second_answer_is_ignored(self, tmp_path: Path) -> None:
+        app = federation(SCAFFOLD, tmp_path)
+        app.grid.twice = True
+        assert_same(app.serve(), simulated(SCAFFOLD))
+
+
+class TestCensus:
+    def test_a_client_that_does_not_fit_is_named_and_left_out(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        app = federation(SCAFFOLD, tmp_path, cohort=None, rounds=1)
+        other = client_app(lambda context: Samples(*CLIENTS[4], classes=4), **app.objects)
+        app.grid.apps[1004] = other
+        run = app.serve()
+        assert_same(run, ud.simulate(SCAFFOLD.algorithm, SCAFFOLD.model(), CLIENTS[:4], TEST, **options_of(rounds=1)))
+        assert "client 4 does not fit the server and is left out: classes: 4 here, 3 at the server" in caplog.text
+        assert "client 4 (node 1004) is left out: classes: 4 there, 3 here" in caplog.text
+        assert "1 of 5 clients have not come or do not fit, and are left out: 4" in caplog.text
+
+    @pytest.mark.parametrize(
+        ("objects", "word"),
+        [
+            ({"model": nn.Linear(6, 3).double()}, "model: "),
+            ({"algorithm": FedHBM(beta=0.5)}, "algorithm: "),
+        ],
+    )
+    def test_nobody_fits(
+        self, objects: dict[str, Any], word: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        app = federation(SCAFFOLD, tmp_path)
+        app.grid.app = client_app(training_samples, **app.objects | objects)
+        with pytest.raises(ValueError, match="none of the 5 clients has come within 0 s and fits"):
+            app.serve()
+        assert f"client 0 does not fit the server and is left out: {word}" in caplog.text
+        assert not (tmp_path / "run").exists()
+
+    def test_two_nodes_of_one_number(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        app = federation(SCAFFOLD, tmp_path, rounds=1)
+        app.grid.contexts[1004].node_config["partition-id"] = 3
+        app.serve()
+        assert "client 3 (node 1004) is left out: node 1003 is client 3 already" in caplog.text
+
+    def test_a_node_that_comes_back_with_another_id(self, tmp_path: Path) -> None:
+        """As SuperNodes without keys do."""
+        app = federation(SCAFFOLD, tmp_path)
+
+        def fate(kind: str, client: int, count: int) -> None:
+            if kind == EXCHANGE and app.grid.online == set(app.grid.contexts):
+                app.grid.rename(1003, 2003)
+
+        app.grid.fate = fate
+        assert_same(app.serve(), simulated(SCAFFOLD))
+
+    def test_other_samples_than_when_the_run_began(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        app = federation(SCAFFOLD, tmp_path, rounds=1)
+        app.serve()
+        changed = client_app(lambda context: Samples(*CLIENTS[0], classes=3), **app.objects)
+        app.grid.apps[1003] = changed
+        app.serve(**{"run.rounds": 2, "run.cohort": 3})
+        if 3 in draw(2):
+            assert "client 3 is left out: it had 14 samples when the run began, and now 11" in caplog.text
+
+
+def test_a_client_whose_memory_is_gone_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    app = federation(SCAFFOLD, tmp_path, rounds=1, cohort=None)
+    app.serve()
+    shutil.rmtree(next((tmp_path / "clients").iterdir()) / "2")
+    app.serve(**{"run.rounds": 2})
+    line = "client 2: the server has kept its answer of round 1, but what it remembers is of no round"
+    assert f"round 2, left out: {line}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"local.lrr": 0.1}, "unknown key 'local.lrr'; did you mean 'local.lr'?"),
+        ({"local.lr": "fast"}, "local.lr must be a number"),
+        ({"federation.clints": 3}, "unknown key 'federation.clints'"),
+        ({"federation.out": "runs"}, "federation.out must be an absolute path, got 'runs'"),
+        ({"run.diagnostics": "client_distance"}, "run.diagnostics are for simulations"),
+        ({"run.metrics": "personal_accuracy"}, "metrics of clients are for simulations"),
+        ({"run.faults": "dropout=0.1"}, "run.faults are simulated ones"),
+        ({"server.privacy": "gaussian(clip=1, noise=1)"}, "server.privacy is for simulations"),
+        ({"run.cohort": 9}, "cohort must lie between 1 and the federation's 5 clients, got 9"),
+    ],
+)
+def test_wrong_settings_are_refused_before_anybody_is_asked(
+    given: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    app = federation(SCAFFOLD, tmp_path)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        app.serve(**given)
+    assert not app.grid.messages
+    assert not (tmp_path / "run").exists()
+
+
+def test_centralised_training_and_a_census_of_features_are_refused(tmp_path: Path) -> None:
+    for algorithm, words in (("centralised", "in one place"), (FSVRG(feature_scaling="census"), "in one place")):
+        app = Federation(tmp_path, algorithm, {"rounds": 1}, model=nn.Linear(6, 3).double())
+        with pytest.raises(ValueError, match=words):
+            app.serve()
