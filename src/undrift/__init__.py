@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from undrift import algorithms, data, models, trackers
     from undrift.data.federated import FederatedData
     from undrift.methods.algorithm import Algorithm
+    from undrift.methods.attack import Attack
     from undrift.methods.codecs import Half
     from undrift.methods.private import Privacy
     from undrift.plugins.pgvc import PGVC
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PGVC",
     "Algorithm",
+    "Attack",
     "Callback",
     "Comparison",
     "DivergenceError",
@@ -50,6 +52,7 @@ __all__ = [
 
 _HOMES = {
     "Algorithm": "methods.algorithm",
+    "Attack": "methods.attack",
     "Comparison": "simulation.comparison",
     "compare": "simulation.compare",
     "FederatedData": "data.federated",

@@ -120,6 +120,24 @@ def test_any_schedule(options: dict[str, Any], replays: Replays, monkeypatch: py
     assert same(found, simulated("scaffold", **options))
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"aggregate": "trimmed-mean(share=0.25)", "attack": "noise(share=0.3)"},
+        {"aggregate": "krum(share=0, keep=2)", "attack": "label-flip"},
+        {"aggregate": "geometric-median", "compress": "random-k(share=0.3)"},
+        {"aggregate": "norm-clip", "compress": "quantise"},
+        {"privacy": "gaussian(clip=0.1)"},
+    ],
+    ids=str,
+)
+def test_what_acts_on_updates(options: dict[str, Any], replays: Replays, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = simulated("fedavg", buffers="dropped", **options)
+    assert replays.replayed > replays.captured > 0
+    monkeypatch.undo()
+    assert same(found, simulated("fedavg", buffers="dropped", **options))
+
+
 def test_a_few_shapes_cover_every_cohort(replays: Replays) -> None:
     sizes = tuple(np.random.default_rng(0).integers(1, 200, 60).tolist())
     simulated("fedavg", data=federation(sizes), rounds=40, cohort=6, batch_size=16)

@@ -43,6 +43,7 @@ def labels(records: list[Record]) -> list[list[str]]:
         {"rounds": 8},
         {"cohort": 4},
         {"epochs": 2},
+        {"attack": "sign-flip(share=0.3)"},
     ],
 )
 def test_what_makes_another_task(change: dict[str, Any]) -> None:
@@ -89,6 +90,21 @@ def test_facts() -> None:
         "Learning rate": "0.1 (A); 0.5 (B)",
         "Weighting": "samples",
     }
+
+
+def test_facts_of_what_acts_on_updates() -> None:
+    plain: dict[str, Any] = {"aggregate": "mean", "compress": None, "privacy": None, "attack": "noise"}
+    runs = [run("A", **plain), run("B", **plain | {"aggregate": "krum(keep=3)", "compress": {"name": "half"}})]
+    facts = dict(facts_of(runs, None))
+    assert facts["Aggregation"] == "mean (A); krum(keep=3) (B)"
+    assert facts["Compression"] == "none (A); half (B)"
+    assert facts["Attack"] == "noise"
+    assert "Privacy" not in facts
+    coded = run("C", compress={"name": "top-k", "share": 0.1}, aggregate={"fingerprint": "mine.rule"})
+    assert dict(facts_of([coded], None))["Compression"] == "top-k(share=0.1)"
+    assert dict(facts_of([coded], None))["Aggregation"] == "own"
+    tasks = by_task([run("A"), run("B", attack="noise")])
+    assert [name.replace("\u00a0", " ") for name in names_of(tasks, brief=True)] == ["no attack", "attack noise"]
 
 
 def test_facts_of_many_values() -> None:

@@ -38,6 +38,7 @@ class Stream(IntEnum):
     EVALUATION = 11
     CODEC = 12
     NOISE = 13
+    ATTACK = 14
     FAULTS = 16
 
 

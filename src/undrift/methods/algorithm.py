@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from undrift.core import check
+from undrift.methods.attack import Attacked
 from undrift.methods.averaging import Averaging
 from undrift.methods.codec import Coded
 from undrift.methods.correction import Correction
@@ -102,6 +103,8 @@ def build_method(algorithm: Algorithm, setting: Setting) -> Method:
             f"{type(algorithm).__name__} fixes its own server step; server_lr must be 1, got {setting.server_lr}"
         )
     method = algorithm.method(setting)
+    if setting.attackers is not None:
+        method = Attacked(method, setting.attackers)
     if setting.privacy is not None:
         method = Private(method, setting.privacy, keyed_noise(setting.seed))
     return method if setting.codec is None else Coded(method, setting.codec, setting.seed)

@@ -12,6 +12,7 @@ from undrift.core.random import Key
 from undrift.core.tree import Tree
 from undrift.data.census import Census
 from undrift.methods.aggregate import Aggregate, mean
+from undrift.methods.attack import Attackers
 from undrift.methods.codec import Codec
 from undrift.methods.private import Privacy
 
@@ -50,6 +51,7 @@ class Setting:
     plugins: tuple[Plugin, ...] = ()
     codec: Codec | None = None
     privacy: Privacy | None = None
+    attackers: Attackers | None = field(default=None, compare=False, repr=False)
     plan: Plan = Plan(participation=1.0, steps=1)
     initialiser: Callable[[], Callable[[Key], Tree]] | None = field(default=None, compare=False, repr=False)
     buffers: Tree = field(default_factory=dict, compare=False, repr=False)  # the model's initial ones

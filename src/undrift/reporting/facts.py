@@ -13,6 +13,8 @@ from undrift.reporting.record import Record
 from undrift.reporting.task import recipe_of
 from undrift.reporting.wording import count_text
 
+# What changes updates on their way, by its part of a configuration.
+_ON_UPDATES = {"Aggregation": "aggregate", "Compression": "compress", "Privacy": "privacy", "Attack": "attack"}
 _FEW = 3  # different values, and methods that have one, up to which the methods are named
 
 
@@ -39,6 +41,9 @@ def facts_of(records: Sequence[Record], split: Split | None) -> list[Fact]:
             found.append(Fact("Server rate", _by_method(records, lambda options: _number(options.get("server_lr")))))
         weighting = _by_method(records, lambda options: options.get("weighting") or "as in each paper")
         found.append(Fact("Weighting", weighting))
+    for name, part in _ON_UPDATES.items():
+        if any(record.config.get(part) not in (None, "mean") for record in records):
+            found.append(Fact(name, _by_label(records, [_written(record.config.get(part)) for record in records])))
     return [fact for fact in found if fact.value]
 
 
@@ -51,7 +56,7 @@ def names_of(tasks: Sequence[Sequence[Record]], *, brief: bool = False) -> list[
     always = () if brief else ("data", "partition", "model")
     keys = [
         key
-        for key in ("data", "partition", "model", "rounds", "cohort", "local")
+        for key in ("data", "partition", "model", "rounds", "cohort", "local", "attack")
         if key in always or len({each[key] for each in parts}) > 1
     ]
     names = [[each[key] for key in keys if each[key]] for each in parts]
@@ -90,6 +95,7 @@ def _name_parts(record: Record) -> dict[str, str]:
         "rounds": count_text(options["rounds"], "round") if isinstance(options.get("rounds"), int) else "",
         "cohort": "everyone takes part" if cohort is None else f"cohort {cohort}",
         "local": _local_training(options),
+        "attack": f"attack {attack}" if (attack := config.get("attack")) else "no attack",
     }
 
 
@@ -138,11 +144,26 @@ def _number(value: Any) -> str:
     return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
+def _written(value: Any) -> str:
+    """A part of a configuration as users write it."""
+    if value is None:
+        return "none"
+    if not isinstance(value, Mapping):
+        return str(value)
+    options = ", ".join(f"{key}={option}" for key, option in value.items() if key != "name")
+    return f"{value['name']}({options})".removesuffix("()") if "name" in value else "own"
+
+
 def _by_method(records: Sequence[Record], read: Callable[[Mapping[str, Any]], str]) -> str:
+    return _by_label(records, [read(_options(record)) for record in records])
+
+
+def _by_label(records: Sequence[Record], values: Sequence[str]) -> str:
     """The value that all runs share; or a few, with their methods; or all of them, and tables say whose they are."""
+    first = dict(reversed([(record.label, value) for record, value in zip(records, values, strict=True)]))
     methods: dict[str, list[str]] = {}
-    for label, runs in by_label(records).items():
-        methods.setdefault(read(_options(runs[0])), []).append(label)
+    for label in by_label(records):
+        methods.setdefault(first[label], []).append(label)
     if len(methods) == 1 or len(methods) > _FEW or max(map(len, methods.values())) > _FEW:
         return ", ".join(methods)
     return "; ".join(f"{value} ({', '.join(labels)})" for value, labels in methods.items())

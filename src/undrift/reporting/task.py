@@ -59,7 +59,7 @@ def _known(config: Mapping[str, Any]) -> str:
     budget = {key: options.get(key) for key in _BUDGET}
     if options.get("steps") is not None:
         budget["batch_size"] = options.get("batch_size")
-    return json.dumps([_problem(config), budget], sort_keys=True, default=str)
+    return json.dumps([_problem(config), budget, config.get("attack")], sort_keys=True, default=str)
 
 
 def _problem(config: Mapping[str, Any]) -> str:

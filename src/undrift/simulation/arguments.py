@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # declarations import nothing slow
     from undrift.data.federated import Clients
     from undrift.methods.aggregate import Aggregate
     from undrift.methods.algorithm import Algorithm
+    from undrift.methods.attack import Attack
     from undrift.methods.codec import Codec
     from undrift.methods.plugin import Plugin
     from undrift.methods.private import Privacy
@@ -105,6 +106,14 @@ class Objects:
         '"gaussian(clip=1.0, noise=1.0)": clients cut their updates, the server adds noise, the history has ε',
         text("gaussian(clip=1.0, noise=1.0, delta=1e-5)"),
         section="server",
+    )
+
+    attack: str | Attack | None = option(
+        None,
+        'clients that harm the model, to test defences: ud.Attack("sign-flip", share=0.3), in text '
+        '"sign-flip(share=0.3)"; which clients, is drawn by the seed',
+        text(names=registry("methods.attack", "KINDS")),
+        section="run",
     )
 
     def __post_init__(self) -> None:

@@ -33,7 +33,14 @@ from undrift.storage.fingerprint import FILE, is_fingerprint
 Description = dict[str, Any]
 
 # What a configuration written before these existed stands for.
-_LATER: Description = {"metrics": [], "plugins": [], "aggregate": "mean", "compress": None, "privacy": None}
+_LATER: Description = {
+    "metrics": [],
+    "plugins": [],
+    "aggregate": "mean",
+    "compress": None,
+    "privacy": None,
+    "attack": None,
+}
 
 
 def describe(
@@ -56,6 +63,7 @@ def describe(
         "aggregate": str(objects.aggregate) if isinstance(objects.aggregate, Rule) else _by_name(objects.aggregate),
         "compress": _plain(objects.compress),
         "privacy": None if objects.privacy is None else str(objects.privacy),
+        "attack": None if objects.attack is None else str(objects.attack),
     }
 
 
@@ -178,6 +186,7 @@ def _restored(stored: Description, given: Mapping[str, Any]) -> Objects:
         aggregate=_named("aggregate", stored, given),
         compress=_codec(stored, given),
         privacy=_named("privacy", stored, given),
+        attack=_named("attack", stored, given),
     )
 
 

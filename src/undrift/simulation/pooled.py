@@ -33,7 +33,7 @@ def pooled_options(options: Options, data: FederatedData, epochs: int | None) ->
 
 def pooled_objects(objects: Objects) -> Objects:
     """Without what changes the updates of clients."""
-    return replace(objects, plugins=(), aggregate="mean", compress=None, privacy=None)
+    return replace(objects, plugins=(), aggregate="mean", compress=None, privacy=None, attack=None)
 
 
 def passes(options: Options, data: FederatedData) -> float:

@@ -31,8 +31,9 @@ from undrift.diagnostics import DIAGNOSTICS
 from undrift.diagnostics.observer import Observer, check_several_models
 from undrift.engines import LocalTraining, Workload, choose
 from undrift.engines.determinism import arithmetic, find_precision
-from undrift.methods import codecs, private
+from undrift.methods import attack, codecs, private
 from undrift.methods.algorithm import Algorithm, build_method
+from undrift.methods.attack import Attack, Attackers
 from undrift.methods.codec import Codec
 from undrift.methods.plugin import Plugin
 from undrift.methods.setting import Plan, Setting
@@ -78,7 +79,8 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None, known
     algorithm = find_algorithm(objects.algorithm).algorithm
     plugins, compress = find_plugins(objects.plugins), find_codec(objects.compress)
     privacy = None if objects.privacy is None else private.find(objects.privacy)
-    objects = replace(objects, plugins=plugins, compress=compress, privacy=privacy)
+    malicious = None if objects.attack is None else attack.find(objects.attack)
+    objects = replace(objects, plugins=plugins, compress=compress, privacy=privacy, attack=malicious)
     chosen = metrics.find(objects.metrics, reserved=RESERVED_NAMES)
     problem = _shared(objects, options, like) or _problem(objects, options, like)
     federation = problem.data
@@ -106,6 +108,7 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None, known
         plugins=plugins,
         codec=compress,
         privacy=privacy,
+        attackers=None if malicious is None else find_attackers(malicious, options.seed, known.population, problem),
         plan=known.plan,
         initialiser=learner.initialiser,
         buffers=learner.buffers,
@@ -361,6 +364,13 @@ def _plugin(each: Any) -> Plugin:
 
 def find_codec(compress: Any) -> Codec | None:
     return None if compress is None else codecs.find(compress)
+
+
+def find_attackers(chosen: Attack, seed: int, population: int, problem: _Problem) -> Attackers:
+    data = problem.data
+    if chosen.kind == "label-flip" and (data.classes is None or data.y.is_floating_point()):
+        raise ValueError(f"attack={str(chosen)!r} needs samples with class labels; choose another attack")
+    return Attackers(chosen, chosen.attackers(seed, population).to(problem.learner.device), data.classes or 0)
 
 
 def find_loss(loss: Any) -> Any:

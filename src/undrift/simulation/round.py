@@ -312,7 +312,7 @@ def capacity(experiment: Experiment) -> int:
     return max(1, experiment.engine.chunk // count)
 
 
-_ON_UPDATES = ("plugins", "aggregate", "compress", "privacy")  # objects that change what clients send
+_ON_UPDATES = ("plugins", "aggregate", "compress", "privacy", "attack")  # objects that change what clients send
 
 
 def can_train_together(a: Experiment, b: Experiment) -> bool:
@@ -322,6 +322,7 @@ def can_train_together(a: Experiment, b: Experiment) -> bool:
         replace(a.options, **{name: getattr(b.options, name) for name in free}) == b.options
         and (a.algorithm, a.weighting, len(a.data)) == (b.algorithm, b.weighting, len(b.data))
         and all(getattr(a.objects, part) == getattr(b.objects, part) for part in _ON_UPDATES)
+        and (a.objects.attack is None or a.options.seed == b.options.seed)  # which draws the attackers
         and a.training.augment == b.training.augment
         and (a.engine, a.learner.device) == (b.engine, b.learner.device)
         and (not a.engine.compiled or _extremes([a]) == _extremes([b]))  # one shape covers the rounds of both
