@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -199,21 +200,26 @@ class _SummaryTable:
     def parts(self) -> list[list[Column]]:
         """The columns, one below the other where they have no room side by side; those that belong together, together.
 
-        A row of tiles wraps by itself.
+        There are as few parts as possible, of about the same width. A row of tiles wraps by itself.
         """
         if self.layout == "single":
             return [self.columns]
+        parts = self._packed(_ROOM)
+        narrower = (self._packed(room) for room in range(_ROOM, 0, -1))
+        return list(takewhile(lambda found: len(found) == len(parts), narrower))[-1]
+
+    def _packed(self, room: int) -> list[list[Column]]:
         parts: list[list[Column]] = [[]]
         for group in _groups(self.columns):
-            for columns in (group,) if self._fits(group) else ([column] for column in group):
-                if parts[-1] and not self._fits([*parts[-1], *columns]):
+            for columns in (group,) if self._width(group) <= _ROOM else ([column] for column in group):
+                if parts[-1] and self._width([*parts[-1], *columns]) > room:
                     parts.append([])
                 parts[-1] += columns
         return parts
 
-    def _fits(self, columns: Sequence[Column]) -> bool:
+    def _width(self, columns: Sequence[Column]) -> int:
         widths = (max(len(text) for text in (*column.cells, *column.heading.split(" "))) + 2 for column in columns)
-        return max(self.room_for_names + 4, _LEAST_ROOM) + sum(widths) <= _ROOM
+        return max(self.room_for_names + 4, _LEAST_ROOM) + sum(widths)
 
 
 _ROOM = 124  # characters of a line of the page, where it is not narrower
