@@ -28,6 +28,9 @@ def resume(
     algorithm: Annotated[str | None, _code("--algorithm", "-a", "mine.py:Mine")] = None,
     data: Annotated[str | None, _code("--data", "-d", "mine.py:load")] = None,
     model: Annotated[str | None, _code("--model", "-m", "net.py:Net")] = None,
+    address: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Of a run on Ray: another cluster than it was begun on.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Resume a run that was stopped, or add rounds to it.
@@ -56,7 +59,7 @@ def resume(
     objects = _objects(directory, stored, data, model)
     trackers = named([name for name in tracked.read(directory) if name in available()])
     with resumed_with(options_with_code(algorithm, data, model), directory):
-        train(lambda: ud.resume(directory, rounds, callbacks=trackers, **objects), as_json)
+        train(lambda: ud.resume(directory, rounds, address=address, callbacks=trackers, **objects), as_json)
 
 
 def _names(stored: dict[str, Any]) -> dict[str, Any]:

@@ -54,6 +54,14 @@ def run(
     rounds: Rounds = None,
     rate: Annotated[float | None, typer.Option("--lr", metavar="RATE", help="Local learning rate.")] = None,
     seed: Annotated[int | None, typer.Option(metavar="S", help="Seed of everything random.")] = None,
+    place: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Where clients are computed: local [dim](default)[/] or ray.")
+    ] = None,
+    actors: Annotated[int | None, typer.Option(metavar="N", help="On Ray, the number of actors.")] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="On Ray, a cluster, or auto [dim](a local one is started)[/]."),
+    ] = None,
     settings: Settings = None,
     profile: Annotated[bool, typer.Option("--profile", help="Show where the time of a round goes.")] = False,
     out: Out = None,
@@ -68,6 +76,7 @@ def run(
     CONFIG.toml holds settings, which options override. Every data set has defaults of its own.
     """
     given = shared_settings(data, partition, clients, model, rounds) | {"local.lr": rate, "run.seed": seed}
+    given |= {"run.place": place, "run.actors": actors, "run.address": address}
     if (overwrite or resume) and out is None:
         raise ValueError(f"{'--overwrite' if overwrite else '--resume'} needs the directory of a run; give --out DIR")
     others = (config, algorithm, settings, profile or None)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from undrift.core import check, torch_private, tree
+from undrift.core import check, sharing, torch_private, tree
 from undrift.core.log import notice
 from undrift.engines.batched import Batched
 from undrift.engines.dry_run import batching_obstacle, mixing, training_obstacle
@@ -221,7 +221,12 @@ def _chunk(workload: Workload) -> int:
     """Clients whose models and activations fit the memory set aside."""
     learner = workload.training.learner
     each = _MODEL_COPIES * tree.nbytes(learner.parameters) + _bytes_of_sample(workload) * workload.largest_batch
-    return max(1, _MEMORY.get(learner.device.type, _MEMORY["cpu"]) // each)
+    return max(1, _memory(learner.device.type) // each)
+
+
+def _memory(device: str) -> int:
+    """Bytes that a chunk of clients may take; less where processes of one run share a machine."""
+    return _MEMORY.get(device, _MEMORY["cpu"]) // sharing.processes(device)
 
 
 def _bytes_of_sample(workload: Workload) -> int:

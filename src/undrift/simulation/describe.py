@@ -115,10 +115,10 @@ def same_options(directory: RunDirectory, options: Options) -> Options:
     stored = read_options(directory)
     given = json.loads(json.dumps(asdict(options)))  # tuples become lists, as in the file
     for key, value in asdict(stored).items():
-        if key not in ("rounds", "engine", "device") and value != given[key]:
+        if key not in ("rounds", "engine", "device", "actors", "address") and value != given[key]:
             home = directory.path
             raise ValueError(f"{home} was begun with {key}={value!r}, not {given[key]!r}; choose another directory")
-    return with_rounds(directory, stored, options.rounds)
+    return with_rounds(directory, replace(stored, address=options.address), options.rounds)
 
 
 def with_rounds(directory: RunDirectory, stored: Options, rounds: int) -> Options:

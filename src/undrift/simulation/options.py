@@ -217,6 +217,9 @@ def _declaration(each: Field[Any]) -> Option | None:
     return None if found is None else Option(each.name, **found | {"key": found["key"] or each.name})
 
 
+_OF_RAY = ("actors", "actor_threads", "address")  # options that have a meaning there only
+
+
 @dataclass(frozen=True)
 class Options:
     """The settings that are plain values, which a run directory stores as they are."""
@@ -293,6 +296,20 @@ class Options:
     attempts: int = option(
         3, "at a round that too few clients answer, before the run stops with a checkpoint", whole(1), section="run"
     )
+    actors: int | None = option(
+        None,
+        "on Ray, the number of actors, each with its share of the clients; None for as many as there are cores for and "
+        "a round has clients",
+        whole(1),
+        section="run",
+    )
+    actor_threads: int = option(1, "on Ray, the threads of every actor", whole(1, 1024), section="run")
+    address: str | None = option(
+        None,
+        "on Ray, the address of a cluster, auto for the one on this machine; None starts one, and ends it",
+        text("host:port or auto"),
+        section="run",
+    )
     engine: str = option(
         "auto",
         "how clients are computed: batched (batched:16 for sixteen at a time), compiled (batched, and compiled to C++, "
@@ -345,6 +362,7 @@ class Options:
                 each.kind.check(each.name, value)
         if self.steps is not None and self.epochs != 1:
             raise ValueError(f"give epochs or steps, not both; got epochs={self.epochs} and steps={self.steps}")
+        self._check_place()
         from undrift import diagnostics  # imports torch
         from undrift.client.optim import optimizer
         from undrift.transport.faults import Faults
@@ -352,6 +370,14 @@ class Options:
         object.__setattr__(self, "faults", Faults.of(self.faults))
         optimizer(self.optimizer, self.momentum)  # refuses a momentum that it has no use for
         object.__setattr__(self, "diagnostics", diagnostics.listed(self.diagnostics))
+
+    def _check_place(self) -> None:
+        for each in declared(Options):
+            value = getattr(self, each.name)
+            if self.place != "ray" and each.name in _OF_RAY and value != each.default:
+                raise ValueError(f"{each.name}={check.shown(value)} is for place='ray', got place={self.place!r}")
+        if self.place != "local" and self.engine.startswith("compiled"):
+            raise ValueError(f"engine={self.engine!r} compiles whole rounds, for place='local'; use 'batched'")
 
     @property
     def may_end_early(self) -> bool:

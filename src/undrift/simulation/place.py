@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
 from undrift.client.evaluate import Samples
+from undrift.simulation import cohort
 from undrift.simulation.options import Options
 from undrift.simulation.setup import Experiment
 from undrift.storage.arena import Space
@@ -53,10 +55,43 @@ def on_flower(experiment: Experiment) -> Transport:
     raise ValueError("place='flower' is the place of a Flower app's run, which `flwr run` starts and continues")
 
 
+def _on_ray(experiment: Experiment) -> Transport:
+    from undrift.simulation.on_ray.transport import RayTransport  # imports Ray
+
+    return RayTransport(experiment)
+
+
+def session(options: Options) -> AbstractContextManager[None]:
+    """Inside, what the place of these options needs is there; entered before a run is prepared."""
+    if options.place != "ray":
+        return nullcontext()
+    from undrift.simulation.on_ray import cluster  # imports Ray
+
+    return cluster.session(options.address)
+
+
+def with_actors(options: Options, clients: int) -> Options:
+    """With the number of actors where it is left open, so that a resumed run has as many."""
+    if options.place != "ray":
+        return options
+    from undrift.simulation.on_ray import cluster  # imports Ray
+
+    return cluster.with_actors(options, clients, cohort.largest(options, clients))
+
+
+def budget(options: Options) -> AbstractContextManager[None]:
+    """Inside, an engine is chosen for the threads and the memory that it will have."""
+    if options.place != "ray":
+        return nullcontext()
+    from undrift.simulation.on_ray import cluster  # imports Ray
+
+    return cluster.budget(options)
+
+
 Opener = Callable[[Experiment], Transport]
 
 # By the name that the option `place` takes; None: in the server's own process, as a part of its rounds.
-PLACES: dict[str, Opener | None] = {"local": None, "flower": on_flower}
+PLACES: dict[str, Opener | None] = {"local": None, "ray": _on_ray, "flower": on_flower}
 
 
 def opener(options: Options) -> Opener | None:

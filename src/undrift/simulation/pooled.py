@@ -28,6 +28,10 @@ def pooled_options(options: Options, data: FederatedData, epochs: int | None) ->
         patience=None,
         buffers="averaged",
         diagnostics=(),
+        place="local",
+        actors=None,
+        actor_threads=1,
+        address=None,
     )
 
 

@@ -29,7 +29,7 @@ from undrift.data.features import as_samples, with_features
 from undrift.data.federated import FederatedData, held_out
 from undrift.diagnostics import DIAGNOSTICS
 from undrift.diagnostics.observer import Observer, check_several_models
-from undrift.engines import LocalTraining, Workload, choose
+from undrift.engines import LocalTraining, Sequential, Workload, choose
 from undrift.engines.determinism import arithmetic, find_precision
 from undrift.methods import attack, codecs, private
 from undrift.methods.algorithm import Algorithm, build_method
@@ -44,6 +44,7 @@ from undrift.simulation.arguments import Objects
 from undrift.simulation.describe import describe
 from undrift.simulation.fit import check_fit, find_aggregate, find_augmentation
 from undrift.simulation.options import Options
+from undrift.simulation.place import budget, with_actors
 from undrift.simulation.setup import Experiment, Setup
 from undrift.simulation.sound import check_sound
 from undrift.simulation.try_hooks import try_hooks
@@ -129,7 +130,7 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None, known
     weighting = options.weighting or algorithm.weighting  # None in runs of version 0.1
     return Setup(
         objects=objects,
-        options=replace(options, weighting=weighting),
+        options=with_actors(replace(options, weighting=weighting), len(data)),
         algorithm=algorithm,
         method=method,
         training=training,
@@ -206,14 +207,17 @@ def with_engine(setup: Setup) -> Experiment:
         data=setup.data,
         seed=options.seed,
         precision=setup.precision,
-        rounds=1 if options.may_end_early else options.rounds,
+        rounds=1 if options.may_end_early or options.place != "local" else options.rounds,
         cohort=cohort.largest(options, len(setup.data)),
         uneven=_uneven(options, setup.schedule, setup.data),
     )
     with arithmetic(setup.precision):
         try_hooks(workload)
         check_sound(setup, workload)
-        engine, reason = choose(options.engine, workload)
+        with budget(options):
+            engine, reason = choose(options.engine, workload)
+        if options.place == "ray" and isinstance(engine, Sequential):  # evaluation, here, has more threads
+            engine, _ = choose(engine.setting, workload)
     return Experiment(**vars(setup), engine=engine, engine_reason=reason)
 
 

@@ -6,6 +6,7 @@ left out of it and of the rest of the round; weights are those of the clients th
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -68,10 +69,15 @@ class RemoteRounds:
         )
 
     def _repeated(self, memory: Memory, round: int, attempt: int, tally: _Tally) -> RoundResult | None:
-        """The round, computed again from its start where what clients remembered between its phases is gone."""
+        """The round, computed again from its start where what clients remembered between its phases is gone.
+
+        What was sent in vain does not count: the history is that of a round which lost nothing.
+        """
+        before = copy.deepcopy(vars(tally))
         for _ in range(_ATTEMPTS - 1):
             with suppress(LostStatesError):
                 return self._attempt(memory, round, attempt, tally)
+            vars(tally).update(copy.deepcopy(before))
         return self._attempt(memory, round, attempt, tally)
 
     def _attempt(self, memory: Memory, round: int, attempt: int, tally: _Tally) -> RoundResult | None:

@@ -319,7 +319,8 @@ def can_train_together(a: Experiment, b: Experiment) -> bool:
     """Whether two runs differ in seed and learning rate at most."""
     free = ("seed", "lr", "engine", "device")  # the last two as they were asked for; what was chosen must be the same
     return (
-        replace(a.options, **{name: getattr(b.options, name) for name in free}) == b.options
+        a.options.place == "local"
+        and replace(a.options, **{name: getattr(b.options, name) for name in free}) == b.options
         and (a.algorithm, a.weighting, len(a.data)) == (b.algorithm, b.weighting, len(b.data))
         and all(getattr(a.objects, part) == getattr(b.objects, part) for part in _ON_UPDATES)
         and (a.objects.attack is None or a.options.seed == b.options.seed)  # which draws the attackers

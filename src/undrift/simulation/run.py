@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,7 +39,7 @@ from undrift.reporting.record import (
     exploded,
     history_frame,
 )
-from undrift.reporting.wording import unit_of_traffic
+from undrift.reporting.wording import count_text, unit_of_traffic
 from undrift.simulation import accounting
 from undrift.simulation.divergence import DivergenceError, remedy
 from undrift.simulation.evaluation import (
@@ -63,6 +64,7 @@ from undrift.storage.details import Detail
 from undrift.storage.directory import Found, RunDirectory
 from undrift.storage.files import DamageError
 from undrift.storage.states import ClientStates
+from undrift.transport import ClientsLostError, LostStatesError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -298,7 +300,8 @@ class Run:
     def engine(self) -> str:
         """The engine that trains, and why."""
         obstacle = f"; {self._obstacle}" if self._obstacle else ""
-        return f"{self._experiment.engine.name} ({self._experiment.engine_reason}{obstacle})"
+        actors = f"; on {count_text(self.options.actors, 'actor')} of Ray" if self.options.actors else ""
+        return f"{self._experiment.engine.name} ({self._experiment.engine_reason}{obstacle}{actors})"
 
     @property
     def states(self) -> str:
@@ -430,10 +433,17 @@ class Run:
             except (KeyboardInterrupt, DivergenceError):  # the run goes to the caller
                 self._fetch_states(self._remote)
                 raise
+            except (ClientsLostError, LostStatesError) as error:
+                raise ClientsLostError(f"{error}; {self._where_to_go_on()}") from error
             self._fetch_states(self._remote)
         finally:
             self._remote = None
             transport.close()
+
+    def _where_to_go_on(self) -> str:
+        if self._checkpoint is None:
+            return "there is no checkpoint to resume from"
+        return f"resume from {self._checkpoint} with: undrift resume {shlex.quote(str(self.out))}"
 
     def _fetch_states(self, remote: RemoteStates) -> None:
         for block in remote.blocks():

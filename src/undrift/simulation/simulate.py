@@ -38,6 +38,7 @@ from undrift.simulation.describe import (
 )
 from undrift.simulation.loop import train
 from undrift.simulation.options import AUTO
+from undrift.simulation.place import session
 from undrift.simulation.prepare import find_algorithm, find_data, prepare, with_engine
 from undrift.simulation.run import Run
 from undrift.simulation.setup import Experiment
@@ -50,7 +51,7 @@ def simulate(given: Arguments) -> Run:
     """Train `model` on the clients of `data` by `algorithm`, and return the run."""
     callbacks = as_callbacks(given.callbacks)
     resolved = resolve_defaults(given.objects, given.options, find_data(given.data, given.seed))
-    with _started(resolved, given) as run:
+    with session(resolved.options), _started(resolved, given) as run:
         announce(run, resolved)
         train([run], callbacks, given.on_divergence)
     return run
@@ -99,13 +100,15 @@ def resume(
     plugins: Sequence[Plugin] | None = None,
     aggregate: Aggregate | None = None,
     compress: Codec | None = None,
+    address: str | None = None,
     callbacks: Iterable[CallbackLike] = (),
     on_divergence: str = "raise",
 ) -> Run:
     """Continue a run, to `rounds` in total, exactly as if it had never stopped.
 
     What was given to `simulate` as an object (a module, arrays, a loss) is given again and checked; what was given by
-    name need not be. Of a module the architecture is checked: its weights come from the run directory.
+    name need not be. Of a module the architecture is checked: its weights come from the run directory. A run on Ray
+    goes on where it was begun, or at the `address` of another cluster.
     """
     out = check.path("out", out)
     check.choice("on_divergence", on_divergence, ("raise", "stop"))
@@ -125,8 +128,10 @@ def resume(
         "aggregate": aggregate,
         "compress": compress,
     }
-    with directory.writing():
-        stored = read_options(directory)
+    stored = read_options(directory)
+    if address is not None:
+        stored = replace(stored, address=address)
+    with session(stored), directory.writing():
         options = stored if rounds is None else with_rounds(directory, stored, rounds)
         run = reopen(with_engine(prepare(restore(directory, given), options)), directory)
         run.ended = False
@@ -179,8 +184,8 @@ def reopen(experiment: Experiment, directory: RunDirectory) -> Run:
 
 
 def _environment(experiment: Experiment) -> dict[str, Any]:
-    engine = experiment.engine
-    return surroundings.describe(
+    engine, options = experiment.engine, experiment.options
+    found = surroundings.describe(
         experiment.learner.device,
         precision=experiment.precision,
         engine=engine.setting,
@@ -188,6 +193,7 @@ def _environment(experiment: Experiment) -> dict[str, Any]:
         workers=engine.workers,
         split=engine.threads is None and experiment.learner.device.type == "cpu",
     )
+    return found | ({"actors": options.actors, "actor_threads": options.actor_threads} if options.actors else {})
 
 
 def configuration(experiment: Experiment, label: str) -> dict[str, Any]:

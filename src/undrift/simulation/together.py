@@ -20,6 +20,7 @@ from undrift.simulation.defaults import Resolved
 from undrift.simulation.describe import as_begun, same_options
 from undrift.simulation.loop import train
 from undrift.simulation.options import Options
+from undrift.simulation.place import session
 from undrift.simulation.prepare import find_algorithm, prepare, with_engine
 from undrift.simulation.round import can_train_together, capacity
 from undrift.simulation.run import Run
@@ -85,6 +86,18 @@ def train_all(
     first is about to. Runs of a tuning are a `trial`: some that were begun together may be continued without the
     others, and what they say of the test samples is not kept.
     """
+    with ExitStack() as places:
+        for entry in entries:
+            places.enter_context(session(entry.run.options))
+        return _train_all(entries, callbacks, begin, trial)
+
+
+def _train_all(
+    entries: Sequence[Entry],
+    callbacks: Sequence[Callback],
+    begin: Callable[[], None],
+    trial: bool,
+) -> list[Record]:
     families = [_places(family) for family in _families(entries)]
     begun = _modules_begun_with([place for family in families for place in family])
     planned: list[list[_Planned]] = []

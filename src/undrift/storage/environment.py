@@ -12,7 +12,7 @@ from undrift.core.version import __version__
 
 # Of the same settings, data and seed, the last bits may depend on these.
 _MATTERS = ("undrift", "torch", "system", "cpu", "device", "precision", "engine")
-_ON_ALL_CORES = ("threads",)  # where operators are split over threads
+_ON_ALL_CORES = ("threads", "actors", "actor_threads")  # where clients are batched, and operators split over threads
 
 
 def describe(
@@ -38,6 +38,5 @@ def describe(
 def differences(stored: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     """What may change bits and is not as it was, in words; empty if nothing is. What was not stored is not compared."""
     names = (*_MATTERS, *(_ON_ALL_CORES if here["threads_matter"] else ()))
-    return ", ".join(
-        f"{name} {here[name]} instead of {stored[name]}" for name in names if stored.get(name, here[name]) != here[name]
-    )
+    known = (name for name in names if name in stored and name in here)
+    return ", ".join(f"{name} {here[name]} instead of {stored[name]}" for name in known if stored[name] != here[name])

@@ -9,12 +9,17 @@ from pathlib import Path
 
 import torch
 
+from undrift.core import sharing
+
 _UNKNOWN = 4 << 30  # where the system does not say
 
 
 def host_left() -> int:
-    """Bytes of the host's memory that are left: on the machine, or in a control group (container) that allows less."""
-    return max(0, min([_machine(), *control_groups()]))
+    """Bytes of the host's memory that are left: on the machine, or in a control group (container) that allows less.
+
+    Where processes of one run share the machine, this one's part.
+    """
+    return max(0, min([_machine(), *control_groups()])) // sharing.processes("cpu")
 
 
 def device_left(device: torch.device) -> int:
@@ -22,7 +27,7 @@ def device_left(device: torch.device) -> int:
     if device.type == "mps":
         return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # cached by PyTorch
-    return int(torch.cuda.mem_get_info(device)[0]) + unused
+    return int(torch.cuda.mem_get_info(device)[0]) // sharing.processes("cuda") + unused
 
 
 def _machine() -> int:

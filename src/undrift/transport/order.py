@@ -47,6 +47,10 @@ class TooFewAnswersError(ConnectionError):
     """A round that too few clients answered, in every attempt."""
 
 
+class ClientsLostError(ConnectionError):
+    """Clients cannot be reached any more, and what they remembered is gone; a run can be resumed from a checkpoint."""
+
+
 class Transport(Protocol):
     """Brings messages to clients and their replies back.
 
