@@ -1,11 +1,11 @@
-"""Write the pages that follow from code and measurements (algorithms, settings, agreement, readings): `make docs`."""
+"""Write the pages that follow from code and measurements (algorithms, settings, readings and others): `make docs`."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import runpy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -221,8 +221,19 @@ def rounded(cost: dict[str, Any]) -> dict[str, Any]:
 
 def readings() -> str:
     """The page of readings, with tables from what was measured."""
-    tables = runpy.run_path(str(HOME / "reproduction" / "readings.py"))["tables"]()
-    text = (HOME / "readings.md").read_text("utf-8")
+    return with_tables("readings.md", runpy.run_path(str(HOME / "reproduction" / "readings.py"))["tables"]())
+
+
+def robustness() -> str:
+    """The page of robustness, likewise."""
+    return with_tables(
+        "robustness.md", {"attacks": runpy.run_path(str(HOME / "reproduction" / "attacks.py"))["table"]()}
+    )
+
+
+def with_tables(page: str, tables: Mapping[str, str]) -> str:
+    """A page with tables by name, each between its own comment and the next that says end."""
+    text = (HOME / page).read_text("utf-8")
     for name, rows in tables.items():
         before, begin, rest = text.partition(f"<!-- table: {name} -->\n")
         if begin:
@@ -237,6 +248,7 @@ def contents(*, measured: bool = False) -> dict[Path, str]:
         HOME / "settings.md": settings(),
         HOME / "agreement.md": agreement(pages),
         HOME / "readings.md": readings(),
+        HOME / "robustness.md": robustness(),
         ALGORITHMS / "README.md": index(pages),
         **{ALGORITHMS / f"{each.name}.md": markdown(each) for each in pages},
         overview.FILE: shipped(pages),

@@ -1,4 +1,4 @@
-"""The script that measured `docs/readings.md` works, and knows all that is stored."""
+"""The scripts that measured `docs/readings.md` and `docs/robustness.md` work, and know all that is stored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pytest
 
 from undrift.algorithms.text import parse
 
-SCRIPT = runpy.run_path(str(Path(__file__).parents[1] / "docs" / "reproduction" / "readings.py"))
+HOME = Path(__file__).parents[1] / "docs" / "reproduction"
+SCRIPT = runpy.run_path(str(HOME / "readings.py"))
+ATTACKS = runpy.run_path(str(HOME / "attacks.py"))
 FORMS: dict[str, str] = {form: text for forms in SCRIPT["FORMS"].values() for form, text in forms.items()}
 
 
@@ -31,3 +33,10 @@ def test_a_reading_is_measured_at_every_rate_with_every_seed(form: str) -> None:
     rows = SCRIPT["measure"](SCRIPT["Job"]("tiny", form, FORMS[form], "cpu"))
     assert list(rows) == SCRIPT["COLUMNS"]
     assert sorted(zip(rows.lr, rows.seed, strict=True)) == [(lr, seed) for lr in SCRIPT["RATES"] for seed in range(3)]
+
+
+def test_every_attack_was_measured() -> None:
+    stored = pd.read_csv(ATTACKS["FILE"], keep_default_na=False, na_values={"accuracy": [""]})
+    cases = [(*case, seed) for case in ATTACKS["cases"]() for seed in range(ATTACKS["SEEDS"])]
+    assert list(zip(stored.rule, stored.attack, stored.share, stored.seed, strict=True)) == cases
+    assert ATTACKS["table"]().count("\n") == 1 + len(ATTACKS["RULES"])
