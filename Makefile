@@ -10,7 +10,7 @@ SITE_STAMP := $(VENV)/.stamp-site
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test attack coverage lint format types docs site picture lock clean
+.PHONY: help setup demo test attack coverage lint format types docs site picture lock clean test-kill
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,10 @@ test: setup ## Lint, type-check and test
 SEED ?= 0
 attack: setup ## Attack with 28 000 random cases (25 minutes on two cores); SEED=1 makes other ones
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/attack --long --attack-seed $(SEED)
+
+KILLS ?= 100
+test-kill: setup ## Kill processes of runs at random moments and compare the ends; KILLS=10 are ten
+	OMP_NUM_THREADS=1 $(BIN)/python tests/kill/kill.py --kills $(KILLS) --seed $(SEED)
 
 coverage: setup ## Test, and show the files of which tests run less than 90 %
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --cov --cov-report=
