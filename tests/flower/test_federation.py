@@ -27,8 +27,9 @@ from undrift.core.random import sample
 from undrift.flower import Samples, client_app, messages
 from undrift.flower.messages import EXCHANGE
 from undrift.flower.server import serve
-from undrift.reporting.record import TIMES
+from undrift.reporting.record import FAILURE_COLUMNS, TIMES
 from undrift.simulation.arguments import settings
+from undrift.transport import TooFewAnswersError
 
 pytestmark = pytest.mark.usefixtures("networks_are_tried_once", "_no_pauses")
 
@@ -89,6 +90,7 @@ def assert_same(a: ud.Run, b: ud.Run, *, but: tuple[str, ...] = ()) -> None:
     for name, value in b.parameters.items():
         assert torch.equal(a.parameters[name], value), name
     one, other = (run.history.drop(columns=[*TIMES, *but]) for run in (a, b))
+    one = one.drop(columns=[name for name in FAILURE_COLUMNS if name not in other])  # which a simulation has not
     pd.testing.assert_frame_equal(one, other, check_exact=True)
 
 
@@ -210,6 +212,7 @@ class TestMessagesGoWrong:
         cohorts[missed].remove(lost)
         assert_same(run, simulated(SCAFFOLD, cohort=cohorts), but=("bytes_down",))  # it was sent in vain
         assert f"round {missed + 1}, left out: client {lost}: no answer within 0.05 s" in caplog.text
+        assert run.history["late"].tolist() == [float(number == missed) for number in range(3)]
 
     @pytest.mark.parametrize(
         ("change", "line"),
@@ -236,10 +239,25 @@ class TestMessagesGoWrong:
         said = [text for text in caplog.messages if text.startswith(f"round 1, left out: client {wrong}")]
         assert len(said) == 1
         assert line in said[0]
+        column = "unanswered" if change == "error" else "malformed"
+        assert run.history[["asked", "participants", column]].to_numpy().tolist() == [[3, 2, 1]]
 
     def test_a_second_answer_is_ignored(self, tmp_path: Path) -> None:
         app = federation(SCAFFOLD, tmp_path)
         app.grid.twice = True
+        run = app.serve()
+        assert_same(run, simulated(SCAFFOLD))
+        assert run.history["repeated"].max() > 0
+
+    def test_a_round_that_nobody_answers_is_repeated_and_then_the_run_stops(self, tmp_path: Path) -> None:
+        def fate(kind: str, client: int, count: int) -> str | None:
+            return "error" if kind == EXCHANGE and app.grid.exchanges > 3 else None
+
+        app = federation(SCAFFOLD, tmp_path)
+        app.grid.fate = fate
+        with pytest.raises(TooFewAnswersError, match="round 2: too few clients answered"):
+            app.serve()
+        app.grid.fate = lambda kind, client, count: None
         assert_same(app.serve(), simulated(SCAFFOLD))
 
 
@@ -318,7 +336,7 @@ def test_a_client_whose_memory_is_gone_says_so(tmp_path: Path, caplog: pytest.Lo
         ({"federation.out": "runs"}, "federation.out must be an absolute path, got 'runs'"),
         ({"run.diagnostics": "client_distance"}, "run.diagnostics are for simulations"),
         ({"run.metrics": "personal_accuracy"}, "metrics of clients are for simulations"),
-        ({"run.faults": "dropout=0.1"}, "run.faults are simulated ones"),
+        ({"run.faults": "dropout=0.1"}, "is for simulations; a federation has its own"),
         ({"server.privacy": "gaussian(clip=1, noise=1)"}, "server.privacy is for simulations"),
         ({"run.cohort": 9}, "cohort must lie between 1 and the federation's 5 clients, got 9"),
     ],

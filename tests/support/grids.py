@@ -49,7 +49,7 @@ class InProcessGrid(Grid):
             for number in range(clients)
         }
         self.online = set(self.contexts)
-        self.bytes = 0
+        self.bytes = self.exchanges = 0
         self.messages: list[tuple[str, int]] = []
         self._replies: dict[str, Message] = {}
         self._random = random.Random(0)
@@ -67,6 +67,7 @@ class InProcessGrid(Grid):
             client = int(self.contexts[node].node_config["partition-id"])
             count = sum(entry == (kind, client) for entry in self.messages)
             self.messages.append((kind, client))
+            self.exchanges += kind.startswith("train.")
             fate = self.fate(kind, client, count)
             reply = self._answer(message, node)
             if fate == "lost":

@@ -19,11 +19,19 @@ ORDER, MAIL, REPLY, REPORT, REFUSAL = "order", "mail", "reply", "report", "refus
 POLL = 0.2  # seconds between looks for replies; Flower's own `send_and_receive` sleeps for three
 
 
-class Answered(NamedTuple):
-    """What came back of some messages."""
+class Problem(NamedTuple):
+    """Why a message has no answer."""
 
-    contents: dict[int, RecordDict]  # by the positions of the messages
-    problems: dict[int, str]  # why there is none
+    text: str
+    column: str = "unanswered"  # of the history, where it is counted
+
+
+class Answered(NamedTuple):
+    """What came back of some messages, by their positions."""
+
+    contents: dict[int, RecordDict]
+    problems: dict[int, Problem]
+    repeated: list[int]  # a second reply came, and was ignored
 
 
 def send(grid: Grid, messages: Sequence[Message], deadline: float) -> Answered:
@@ -31,25 +39,34 @@ def send(grid: Grid, messages: Sequence[Message], deadline: float) -> Answered:
 
     Replies are recognised by the message that they reply to: an error may come from the SuperLink, in whose name.
     """
-    names = list(grid.push_messages(messages)) if messages else []
+    names: list[str | None] = [*grid.push_messages(messages)] if messages else []
     if len(names) != len(messages):
-        return Answered({}, dict.fromkeys(range(len(messages)), "Flower did not take the message"))
-    waiting = {name: position for position, name in enumerate(names) if name}
-    answered = Answered({}, {n: "Flower did not take the message" for n, name in enumerate(names) if not name})
-    until = time.monotonic() + deadline
+        names = [None] * len(messages)  # Flower does not say which of them it took
+    positions = {name: position for position, name in enumerate(names) if name}
+    refused = Problem("Flower did not take the message")
+    answered = Answered({}, {position: refused for position, name in enumerate(names) if not name}, [])
+    waiting, until = set(positions), time.monotonic() + deadline
     while waiting:
         for reply in grid.pull_messages(list(waiting)):
-            position = waiting.pop(reply.metadata.reply_to_message_id, None)
-            if position is None:  # a second reply to the same message
-                continue
-            if reply.has_error():
-                answered.problems[position] = f"{reply.error.reason or 'an error'} (Flower's code {reply.error.code})"
-            elif REFUSAL in reply.content:
-                answered.problems[position] = str(reply.content[REFUSAL]["reason"])
-            else:
-                answered.contents[position] = reply.content
+            name = reply.metadata.reply_to_message_id
+            if name in waiting:
+                waiting.remove(name)
+                _read(reply, positions[name], answered)
+            elif name in positions:
+                answered.repeated.append(positions[name])
         if not waiting or time.monotonic() >= until:
             break
         time.sleep(POLL)
-    answered.problems.update(dict.fromkeys(waiting.values(), f"no answer within {deadline:g} s"))
+    late = Problem(f"no answer within {deadline:g} s", "late")
+    answered.problems.update({positions[name]: late for name in waiting})
     return answered
+
+
+def _read(reply: Message, position: int, answered: Answered) -> None:
+    if reply.has_error():
+        text = f"{reply.error.reason or 'an error'} (Flower's code {reply.error.code})"
+        answered.problems[position] = Problem(" ".join(text.split()))
+    elif REFUSAL in reply.content:
+        answered.problems[position] = Problem(str(reply.content.config_records[REFUSAL].get("reason")))
+    else:
+        answered.contents[position] = reply.content

@@ -67,7 +67,7 @@ class Census:
         ]
         answered = send(self._grid, messages, self._federation.deadline)
         for position, problem in sorted(answered.problems.items()):
-            warning(f"node {nodes[position]} is left out: {problem}")
+            warning(f"node {nodes[position]} is left out: {problem.text}")
         for position, content in sorted(answered.contents.items()):
             self._admit(nodes[position], content)
         self._asked |= set(nodes)

@@ -119,8 +119,9 @@ def _refuse(arguments: Arguments) -> None:
         raise ValueError("centralised training needs the samples of all clients in one place; simulate it instead")
     if arguments.privacy is not None:
         raise ValueError("server.privacy is for simulations: clients of a federation would still send their losses")
-    if arguments.faults is not None:
-        raise ValueError("run.faults are simulated ones; a federation has its own")
+    for name in ("faults", "attack"):
+        if getattr(arguments, name) is not None:
+            raise ValueError(f"{name}={str(getattr(arguments, name))!r} is for simulations; a federation has its own")
     if arguments.diagnostics:
         raise ValueError(f"run.diagnostics are for simulations, got {', '.join(arguments.diagnostics)}")
     chosen = metrics.find(arguments.metrics, reserved=RESERVED_NAMES)
@@ -138,7 +139,7 @@ def _opened(
         samples = [census.clients[number].samples for number in numbers]
         population = _Population(secrets.token_hex(8), numbers, samples)
         setup, resolved = _prepared(arguments, population, test)
-        with start(with_engine(setup), federation.out, resolved.label) as run:
+        with start(_deployed(setup), federation.out, resolved.label) as run:
             yield run, population, resolved
         return
     directory = RunDirectory.open(federation.out)
@@ -147,10 +148,14 @@ def _opened(
         setup, resolved = _prepared(arguments, population, test)
         check_same_algorithm(directory, setup.algorithm)
         options = same_options(directory, setup.options)
-        run = reopen(with_engine(replace(setup, options=options)), directory)
+        run = reopen(_deployed(replace(setup, options=options)), directory)
         run.ended = False
         notice(f"{federation.out} is continued after round {run.rounds}")
         yield run, population, resolved
+
+
+def _deployed(setup: Setup) -> Experiment:
+    return replace(with_engine(setup), deployed=True)
 
 
 def _stored(directory: RunDirectory) -> _Population:

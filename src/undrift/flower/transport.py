@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
@@ -52,22 +53,24 @@ class FlowerTransport:
         if self._expected[0] != order.round:
             self._expected = order.round, self._rehearsal(order.round)
         like = self._expected[1][order.phase]
-        present, contents = self._ask(EXCHANGE, order, mail)
-        replies, reports, fitting = [], [], []
-        for position, content in zip(present, contents, strict=True):
+        found, failures = self._ask(EXCHANGE, order, mail)
+        replies, reports, present = [], [], []
+        for position, content in found.items():
             who = self._nodes.name(int(order.ids[position]))
             try:
-                replies.append(from_record(content.get(REPLY), like.reply, f"{who}: its reply"))
-                reports.append(from_record(content.get(REPORT), like.report, f"{who}: its report"))
+                reply = from_record(content.get(REPLY), like.reply, f"{who}: its reply")
+                report = from_record(content.get(REPORT), like.report, f"{who}: its report")
             except WireError as error:
-                del replies[len(reports) :]
+                failures["malformed"] += 1
                 _left_out(order, error)
                 continue
-            fitting.append(position)
-        found = np.array(fitting, dtype=np.int64)
-        if not fitting:
-            return Answers({}, {}, found)
-        return Answers(tree.stack(replies), tree.stack(reports), None if len(found) == len(order.ids) else found)
+            replies.append(reply)
+            reports.append(report)
+            present.append(position)
+        if not present:
+            return Answers({}, {}, np.zeros(0, dtype=np.int64), failures)
+        there = None if len(present) == len(order.ids) else np.array(present, dtype=np.int64)
+        return Answers(tree.stack(replies), tree.stack(reports), there, failures)
 
     def personal(self, order: Order, mail: Mail) -> tuple[Ids, Tensor]:
         like = {"counts": torch.zeros(2, dtype=torch.float64)}
@@ -94,24 +97,26 @@ class FlowerTransport:
 
     def _gather(self, kind: str, order: Order, mail: Mail | None, like: Nest, part: str = "") -> tuple[Ids, list[Nest]]:
         """Who answered, and what, if it is as expected."""
-        present, contents = self._ask(kind, order, mail, part)
         found, fitting = [], []
-        for position, content in zip(present, contents, strict=True):
+        for position, content in self._ask(kind, order, mail, part)[0].items():
+            who = self._nodes.name(int(order.ids[position]))
             try:
-                who = self._nodes.name(int(order.ids[position]))
                 found.append(from_record(content.get(REPLY), like, f"{who}: its reply"))
                 fitting.append(position)
             except WireError as error:
                 _left_out(order, error)
         return order.ids[np.array(fitting, dtype=np.int64)], found
 
-    def _ask(self, kind: str, order: Order, mail: Mail | None, part: str = "") -> tuple[list[int], list[RecordDict]]:
-        """Positions in the cohort of those who answered, in its order, and their answers."""
+    def _ask(
+        self, kind: str, order: Order, mail: Mail | None, part: str = ""
+    ) -> tuple[dict[int, RecordDict], Counter[str]]:
+        """What clients answered, by their positions in the cohort and in its order; how many failed in which way."""
         shared = to_record(mail.shared) if mail is not None and not mail.each else None
-        messages, asked = [], []
+        messages, asked, failures = [], [], Counter[str]()
         for position, client in enumerate(order.ids.tolist()):
             node = self._nodes.of(client)
             if node is None:
+                failures["unanswered"] += 1
                 _left_out(order, f"{self._nodes.name(client)} is not connected")
                 continue
             alone = order.of(np.array([position]))
@@ -123,9 +128,10 @@ class FlowerTransport:
             asked.append(position)
         answered = send(self._grid, messages, self._deadline)
         for number, problem in sorted(answered.problems.items()):
-            _left_out(order, f"{self._nodes.name(int(order.ids[asked[number]]))}: {problem}")
-        there = sorted(answered.contents)
-        return [asked[number] for number in there], [answered.contents[number] for number in there]
+            failures[problem.column] += 1
+            _left_out(order, f"{self._nodes.name(int(order.ids[asked[number]]))}: {problem.text}")
+        failures["repeated"] += len(answered.repeated)
+        return {asked[number]: answered.contents[number] for number in sorted(answered.contents)}, failures
 
 
 def _left_out(order: Order, problem: object) -> None:
