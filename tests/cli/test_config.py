@@ -42,6 +42,7 @@ optimizer = "sgd"
 lr = 0.7
 weighting = "uniform"
 aggregate = "median"
+privacy = "clip=1, noise=1"
 [run]
 rounds = 7
 cohort = 0.25
@@ -58,7 +59,14 @@ augment = "flip"
 metrics = ["f1"]
 compress = "half"
 plugins = ["pgvc(layers=1)"]
-place = "local"
+place = "ray"
+actors = 2
+actor_threads = 2
+address = "auto"
+attack = "sign-flip"
+faults = "dropout=0.2"
+min_answers = 2
+attempts = 4
 diagnostics = ["client_distance"]
 trackers = "tensorboard"
 """
@@ -99,7 +107,15 @@ def test_every_key_arrives(tmp_path: Path) -> None:
         "augment": "flip",
         "metrics": ["f1"],
         "plugins": ["pgvc(layers=1)"],
-        "place": "local",
+        "place": "ray",
+        "actors": 2,
+        "actor_threads": 2,
+        "address": "auto",
+        "attack": "sign-flip",
+        "faults": "dropout=0.2",
+        "min_answers": 2,
+        "attempts": 4,
+        "privacy": "clip=1, noise=1",
         "diagnostics": ["client_distance"],
         "compress": "half",
     }
