@@ -231,6 +231,22 @@ def robustness() -> str:
     )
 
 
+def scale(pages: Sequence[Page]) -> str:
+    """The page of bigger simulations, with what a client of every algorithm receives and sends."""
+    groups: dict[tuple[float, float, int], list[str]] = {}
+    for each in pages:
+        cost = each.cost
+        link = f"[{each.label}](algorithms/{each.name}.md)"
+        groups.setdefault((round(cost.down, 2), round(cost.up, 2), cost.exchanges), []).append(link)
+    million = 4  # MB of a million parameters
+    rows = (
+        row(sizes(down), sizes(up), f"{million * down:.3g} / {million * up:.3g} MB", str(exchanges), ", ".join(links))
+        for (down, up, exchanges), links in sorted(groups.items())
+    )
+    head = table("models down", "models up", "of 1 M parameters", "exchanges", "algorithms")
+    return with_tables("scale.md", {"traffic": "\n".join([*head, *rows])})
+
+
 def with_tables(page: str, tables: Mapping[str, str]) -> str:
     """A page with tables by name, each between its own comment and the next that says end."""
     text = (HOME / page).read_text("utf-8")
@@ -249,6 +265,7 @@ def contents(*, measured: bool = False) -> dict[Path, str]:
         HOME / "agreement.md": agreement(pages),
         HOME / "readings.md": readings(),
         HOME / "robustness.md": robustness(),
+        HOME / "scale.md": scale(pages),
         ALGORITHMS / "README.md": index(pages),
         **{ALGORITHMS / f"{each.name}.md": markdown(each) for each in pages},
         overview.FILE: shipped(pages),
