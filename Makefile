@@ -10,10 +10,10 @@ SITE_STAMP := $(VENV)/.stamp-site
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test attack coverage lint format types docs site picture lock clean test-kill
+.PHONY: help setup demo test test-federation attack coverage lint format types docs site picture lock clean test-kill
 
 help: ## Show this help
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Create or refresh .venv with the pinned development environment
 
@@ -35,6 +35,9 @@ test: setup ## Lint, type-check and test
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory types
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile # tests of a file share runs
+
+test-federation: setup ## Train on a SuperLink and three SuperNodes with TLS and node keys, on this machine
+	$(BIN)/python tests/federation/loopback.py
 
 SEED ?= 0
 attack: setup ## Attack with 28 000 random cases (25 minutes on two cores); SEED=1 makes other ones
