@@ -22,11 +22,11 @@ from undrift.core.tree import Nest
 from undrift.data.federated import FederatedData
 from undrift.engines import Sequential, Stacked
 from undrift.engines.determinism import arithmetic, threads
+from undrift.flower.expected import expected_messages, personal_mail
 from undrift.flower.facts import difference, digest, facts
 from undrift.flower.log import to_flower
 from undrift.flower.messages import CENSUS, EXCHANGE, MAIL, ORDER, PERSONAL, REFUSAL, REMEMBERED, REPLY, REPORT
 from undrift.flower.order import CENSUS_QUESTION, Told, read_options
-from undrift.flower.rehearsal import personal_mail, rehearse
 from undrift.flower.samples import Samples
 from undrift.flower.settings import ALGORITHM, MODEL, no_census, read_arguments, read_federation
 from undrift.flower.wire import WireError, from_record, numbers_from, to_record
@@ -206,7 +206,7 @@ class _Asked:
         self.told, self.disk, self._setup = told, disk, setup
         learner, method = setup.learner, setup.method
         self.order = told.order._replace(shares=told.order.shares.to(learner.dtype))
-        self.expected = rehearse(setup, told.terms.population, told.order.round)
+        self.expected = expected_messages(setup, told.terms.population, told.order.round)
         own = None if samples.test is None else (samples.test[0].to(learner.device), samples.test[1].to(learner.device))
         trainees = Trainees(
             phases=method.phases,

@@ -18,11 +18,11 @@ from undrift.core.extras import needs
 from undrift.core.log import notice
 from undrift.data.batches import Schedule
 from undrift.data.federated import FederatedData
+from undrift.flower.expected import expected_messages
 from undrift.flower.facts import digest, facts
 from undrift.flower.log import to_flower
 from undrift.flower.nodes import Census, Nodes
 from undrift.flower.order import Terms
-from undrift.flower.rehearsal import rehearse
 from undrift.flower.samples import Samples
 from undrift.flower.settings import ALGORITHM, MODEL, Federation, no_census, read_arguments, read_federation
 from undrift.flower.transport import FlowerTransport
@@ -208,7 +208,7 @@ def _transport(
         grid,
         Nodes(census, population.numbers, population.samples),
         terms,
-        lambda round: rehearse(experiment, size, round),
+        lambda round: expected_messages(experiment, size, round),
         experiment.method.client(learner.parameters, learner.buffers),
         federation.deadline,
     )

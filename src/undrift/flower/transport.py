@@ -14,10 +14,10 @@ from undrift.core import tree
 from undrift.core.extras import needs
 from undrift.core.log import warning
 from undrift.core.tree import Nest
+from undrift.flower.expected import Expected, inbox
 from undrift.flower.messages import EXCHANGE, MAIL, ORDER, PERSONAL, REMEMBERED, REPLY, REPORT, send
 from undrift.flower.nodes import Nodes
 from undrift.flower.order import Terms, Told
-from undrift.flower.rehearsal import Expected, inbox
 from undrift.flower.wire import WireError, from_record, to_record
 from undrift.protocol import Mail, State
 from undrift.storage.arena import Ids
@@ -38,11 +38,11 @@ class FlowerTransport:
         grid: Grid,
         nodes: Nodes,
         terms: Terms,
-        rehearsal: Callable[[int], list[Expected]],  # what messages of a round must look like
+        expect: Callable[[int], list[Expected]],  # what messages of a round must look like
         initial: State,
         deadline: float,
     ) -> None:
-        self._grid, self._nodes, self._terms, self._rehearsal = grid, nodes, terms, rehearsal
+        self._grid, self._nodes, self._terms, self._expect = grid, nodes, terms, expect
         self._initial, self._deadline = initial, deadline
         self._expected: tuple[int, list[Expected]] = 0, []  # in which round
         self._means: dict[str, tuple[bytes, tuple[Ids, State]]] = {}  # what `remembered` found last, and when
@@ -51,7 +51,7 @@ class FlowerTransport:
         if order.phase == 0:
             self._nodes.refresh()
         if self._expected[0] != order.round:
-            self._expected = order.round, self._rehearsal(order.round)
+            self._expected = order.round, self._expect(order.round)
         like = self._expected[1][order.phase]
         found, failures = self._ask(EXCHANGE, order, mail)
         replies, reports, present = [], [], []

@@ -34,7 +34,7 @@ class Expected(NamedTuple):
     report: Nest
 
 
-def rehearse(setup: Setup, population: int, round: int) -> list[Expected]:
+def expected_messages(setup: Setup, population: int, round: int) -> list[Expected]:
     """Of every phase."""
     site, (server, cohort) = _site(setup), _start(setup, population, round)
     method, one = setup.method, cohort.shares
