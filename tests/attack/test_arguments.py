@@ -202,6 +202,8 @@ ALSO = {
     "metrics": ("metric",),
     "plugins": ("plug-in", "option"),
     "compress": ("codec",),
+    "aggregate": ("aggregation rule",),
+    "faults": ("fault",),
     "algorithm": ("option", *(f.name for kind in available().values() for f in fields(kind))),
     "algorithms": ("algorithm", "option", "label"),
     "epochs": ("steps",),

@@ -47,7 +47,7 @@ def test_a_table_in_another_format_is_all_that_is_printed() -> None:
     assert Path("out/report.html").exists()
     assert undrift("report", "out", "--targets", "0.05,50%", "--format", "latex") == latex
     columns = undrift("report", "out", "--format", "csv").splitlines()[0].split(",")
-    assert {"label", "best_round", "last_k_accuracy_std", "rounds_to_target", "training_seconds"} <= set(columns)
+    assert {"label", "best_round", "last_k_accuracy_std", "rounds_to_0.05", "training_seconds"} <= set(columns)
     figures = json.loads(undrift("report", "out", "--targets", "0.05,50%", "--json"))
     assert [row["label"] for row in figures["table"]] == ["FedAvg", "FedHBM", "Centralised"]
     assert figures["targets"]["50%"] == pytest.approx(figures["table"][2]["accuracy"] / 2)

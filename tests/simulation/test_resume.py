@@ -540,7 +540,7 @@ class TestASecondRunInADirectory:
             ({"lr": 0.2}, "was begun with lr=0.1, not 0.2"),
             ({"seed": 1}, "was begun with seed=0, not 1"),
             ({"algorithm": "fedavg"}, "the given algorithm is not the one .*'fedavg'.* instead of .*'scaffold'"),
-            ({"aggregate": "median"}, "the given aggregate is not the one .*: 'median' instead of 'mean'"),
+            ({"compress": "half"}, "the given compress is not the one .*'half'.* instead of None"),
             ({"rounds": 1}, "has 2 rounds already"),
         ],
         ids=str,

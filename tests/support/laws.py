@@ -23,7 +23,7 @@ From this every algorithm gets, without another line:
     traffic     bytes down and up are so many model sizes
     state       server, client and ledger states keep names, shapes and dtypes; who does not take part is left alone
     resume      an interrupted run goes on bit for bit
-    transport   a round whose clients are reached by messages is the fused round, bit for bit, on both engines
+    transport   a round whose clients are reached by messages is the fused round, bit for bit
     golden      the first rounds of a reference problem
     permutation the order of a cohort does not matter
     translation moving all centres and the start moves the whole path
