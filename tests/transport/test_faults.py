@@ -11,6 +11,9 @@ import torch
 from torch.testing import assert_close
 
 import undrift as ud
+from undrift.core.random import Key, Stream, uniform
+from undrift.diagnostics import DIAGNOSTICS
+from undrift.diagnostics.columns import is_diagnostic
 from undrift.reporting.record import FAILURE_COLUMNS, TIMES
 from undrift.transport import Answers, TooFewAnswersError, admit
 
@@ -51,6 +54,27 @@ def test_no_faults_are_a_plain_run() -> None:
     assert_close(none.parameters, plain.parameters, rtol=0, atol=0)
 
 
+def test_diagnostics_are_of_the_clients_that_answered() -> None:
+    """A client that never answers is as if it were not in the cohorts."""
+    cohorts = [[0, 1, 2], [1, 2, 3], [0, 2, 3]]
+    given: dict[str, Any] = {"rounds": 3, "lr": 0.1, "engine": "sequential", "diagnostics": list(DIAGNOSTICS)}
+    run = ud.simulate("mime", "softmax", "digits", faults="dropout=0.4", cohort=cohorts, min_answers=1, **given)
+    assert 0 < run.history.unanswered.sum() < 9
+    kept = [[i for i in cohort if i not in away(run, number)] for number, cohort in enumerate(cohorts, 1)]
+    assert [len(each) for each in kept] == run.history.participants.tolist()
+    plain = ud.simulate("mime", "softmax", "digits", cohort=kept, **given)
+    columns = [name for name in plain.history if is_diagnostic(name)]
+    assert columns
+    assert run.history[columns].equals(plain.history[columns])
+
+
+def away(run: ud.Run, round: int) -> set[int]:
+    """Who drops out of the first attempt at a round."""
+    everyone = torch.arange(len(run.experiment.data))
+    numbers = uniform(Key(run.options.seed, round, everyone[:, None]), Stream.FAULTS, 16, (1,))[:, 0]
+    return set(everyone[numbers < 0.4].tolist())
+
+
 class TestTooFewAnswers:
     def test_the_round_is_repeated_with_other_clients(self) -> None:
         run = ud.simulate("fedavg", "softmax", "digits", faults="dropout=0.6", min_answers=5, attempts=50, **SETTINGS)
@@ -58,7 +82,7 @@ class TestTooFewAnswers:
         assert min(row["participants"] for row in run.rows) >= 5
 
     def test_after_some_attempts_the_run_stops_with_a_checkpoint(self, tmp_path: Path) -> None:
-        message = r"round \d+: too few clients answered, 9 are needed; attempts: 2, unanswered: \d+; resume with"
+        message = r"round \d+: fewer clients answered than min_answers=9, in 2.attempts, unanswered: \d+; resume with"
         with pytest.raises(TooFewAnswersError, match=message):
             ud.simulate(
                 "fedavg",

@@ -99,4 +99,8 @@ def opener(options: Options) -> Opener | None:
     opened, faults = PLACES[options.place], options.faults
     if not isinstance(faults, Faults):
         return opened
-    return lambda experiment: FaultyTransport((opened or in_process)(experiment), faults)
+
+    def failing(experiment: Experiment) -> Transport:
+        return FaultyTransport((opened or in_process)(experiment), faults, len(experiment.method.phases))
+
+    return failing

@@ -20,6 +20,7 @@ from undrift.core import tree
 from undrift.core.parts import Part, mark
 from undrift.core.wide import wide
 from undrift.protocol import Cohort, Phase, State
+from undrift.reporting.wording import count_text
 from undrift.simulation import cohort as participation
 from undrift.simulation.channel import TransportChannel
 from undrift.simulation.remote import Elsewhere, RemoteStates
@@ -64,8 +65,8 @@ class RemoteRounds:
             if found is not None:
                 return found
         raise TooFewAnswersError(
-            f"round {round}: too few clients answered, {options.min_answers} are needed; "
-            f"attempts: {options.attempts}{_counted(tally.failures)}"
+            f"round {round}: fewer clients answered than min_answers={options.min_answers}, "
+            f"in {count_text(options.attempts, 'attempt')}{_counted(tally.failures)}"
         )
 
     def _repeated(self, memory: Memory, round: int, attempt: int, tally: _Tally) -> RoundResult | None:
@@ -132,6 +133,8 @@ class RemoteRounds:
                 if len(answers.present) < self._experiment.options.min_answers:
                     return None
                 server, cohort, losses, largest = self._left(heard, answers.present)
+                if watch is not None:
+                    watch.leave(torch.from_numpy(answers.present).to(cohort.ids.device), cohort)
             server = phase.hear(server, answers.replies, cohort)
             count = len(cohort.ids)
             largest = [*largest, largest_of_clients({"replies": answers.replies, "reports": answers.reports}, count)]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from undrift.core import tree
 from undrift.core.parts import Part, mark
 from undrift.core.tree import Nest
 from undrift.diagnostics.observer import KEY
@@ -39,6 +40,13 @@ class Watch:
                 mails = [probe.ask(*given) for given in zip(servers, self._cohorts, strict=True)]
                 self._gradients = [answers.replies for answers in channel.exchange(number, mails, self._cohorts)]
         return servers
+
+    def leave(self, present: Tensor, cohort: Cohort) -> None:
+        """Of a run that trains alone, go on with the clients at these positions, which are the cohort now."""
+        self._cohorts = [cohort]
+        self._reports, self._gradients = (
+            [tree.row(nest, present) for nest in seen] for seen in (self._reports, self._gradients)
+        )
 
     def keep_reports(self, found: Sequence[Answers]) -> list[Answers]:
         """What clients observed of a phase is kept for the end of the round, and here only."""
