@@ -230,7 +230,7 @@ def test_rules_with_options() -> None:
         "krum(shore=0.3)": "the aggregation rule krum has no option 'shore'; did you mean 'share'",
         "median(share=0.3)": "the aggregation rule median has no option 'share'",
         "krum(share=0.7)": "share must be",
-        "trimmed-mean(0.1)": r"options of an aggregation rule are written name\(option=value, ...\)",
+        "trimmed-mean(0.1)": r"options of the aggregation rule are written name\(option=value, ...\)",
         "norm-clip(limit=0)": "limit must be",
     }.items():
         with pytest.raises(ValueError, match=message):

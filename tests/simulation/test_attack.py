@@ -104,7 +104,7 @@ def test_attacks_by_name() -> None:
     assert str(Attack("noise", share=0.3, scale=2.0)) == "noise(share=0.3, scale=2.0)"
     assert str(Attack("label-flip")) == "label-flip"
     for text, message in {
-        "signflip": "attack: unknown kind 'signflip'; did you mean 'sign-flip'",
+        "signflip": "attack: unknown attack 'signflip'; did you mean 'sign-flip'",
         "noise(size=3)": "the attack noise has no option 'size'",
         "label-flip(scale=2)": "label-flip has no scale",
         "noise(share=2)": "share must be",

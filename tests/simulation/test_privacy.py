@@ -149,8 +149,8 @@ def test_runs_of_several_seeds_have_noise_of_their_own() -> None:
         ({"weighting": None}, "privacy needs equal weights, got weighting='samples'"),
         ({"aggregate": "median"}, "noise that is made for the mean"),
         ({"compress": "half"}, "arrive as they were cut; give compress=None"),
-        ({"privacy": "laplace(clip=1)"}, "unknown mechanism 'laplace'"),
-        ({"privacy": "gaussian(clop=1)"}, "privacy has no option 'clop'; did you mean 'clip'"),
+        ({"privacy": "laplace(clip=1)"}, "unknown privacy mechanism 'laplace'"),
+        ({"privacy": "gaussian(clop=1)"}, "the privacy mechanism gaussian has no option 'clop'; did you mean 'clip'"),
         ({"privacy": "gaussian(noise=0)"}, "noise must be"),
     ],
 )

@@ -132,9 +132,8 @@ class TestLostAnswers:
         assert [len(order.ids) for order in transport.orders] == [4] * 6
 
     def test_nobody_answers(self, watched: Any) -> None:
-        with pytest.raises(
-            TooFewAnswersError, match="round 1: fewer clients answered than min_answers=1, in 3.attempts"
-        ):
+        message = r"round 1: fewer clients answered than min_answers=1, in 3.attempts"
+        with pytest.raises(TooFewAnswersError, match=message):
             watched("fedavg", "softmax", "digits", answers=lambda order: [False] * len(order.ids), **SETTINGS)
 
 

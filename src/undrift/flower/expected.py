@@ -38,12 +38,20 @@ def expected_messages(setup: Setup, population: int, round: int) -> list[Expecte
     """Of every phase."""
     site, (server, cohort) = _site(setup), _start(setup, population, round)
     method, one = setup.method, cohort.shares
-    found, nobody = [], np.zeros(1, dtype=np.int64)
+    found, first = [], np.zeros(1, dtype=np.int64)
     with torch.no_grad(), arithmetic(setup.precision), threads(1):
         for number, phase in enumerate(method.phases):
             mail = phase.ask(server, cohort)
-            rate = setup.options.rate(1)
-            order = Order(round, number, setup.options.seed, rate, 1 / population, nobody, one.cpu(), nobody)
+            order = Order(
+                round=round,
+                phase=number,
+                seed=setup.options.seed,
+                lr=setup.options.rate(1),
+                participation=1 / population,
+                ids=first,
+                shares=one.cpu(),
+                heard=np.zeros_like(first),
+            )
             answers = site.answer(order, mail)
             sent = (inbox(mail, 0), tree.row(answers.replies, 0), tree.row(answers.reports, 0))
             found.append(Expected(*map(structure, sent)))

@@ -84,14 +84,14 @@ class Told:
         if not 0 <= given["position"] < given["population"]:
             raise WireError(f"the server's order: client {given['position']} of {given['population']}")
         order = Order(
-            given["round"],
-            given["phase"],
-            given["seed"],
-            given["lr"],
-            given["participation"],
-            np.array([given["position"]], dtype=np.int64),
-            torch.tensor([given["share"]], dtype=torch.float64),
-            np.array([given["heard"]], dtype=np.int64),
+            round=given["round"],
+            phase=given["phase"],
+            seed=given["seed"],
+            lr=given["lr"],
+            participation=given["participation"],
+            ids=np.array([given["position"]], dtype=np.int64),
+            shares=torch.tensor([given["share"]], dtype=torch.float64),
+            heard=np.array([given["heard"]], dtype=np.int64),
         )
         terms = Terms(given["run"], given["facts"], given["population"], plan, options)
         return cls(terms, order, given["client"], given["part"])

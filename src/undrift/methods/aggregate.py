@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from undrift.core import tree
-from undrift.core.call import read
-from undrift.core.check import nearest, shown
+from undrift.core.check import shown
 from undrift.core.tree import Tree
 from undrift.core.wide import wide
-from undrift.methods.options import options_by_name, refuse_unknown
+from undrift.methods.options import options_by_name, read_choice
 from undrift.methods.robust import RULES, Rule
 
 # (stacked updates [n, ...], weights [n] that sum to one) -> one update; tensor operations only, so that rounds can be
@@ -52,11 +51,9 @@ AGGREGATES: dict[str, Aggregate] = {"mean": mean, "median": median, **{rule.name
 def find(value: str | Aggregate) -> Aggregate:
     """A rule by its name, with options as in ``krum(share=0.2)``; a function is returned as it is."""
     if isinstance(value, str):
-        name, options = read(value, "an aggregation rule")
-        if name not in AGGREGATES:
-            raise ValueError(f"aggregate: unknown aggregation rule {shown(name)}{nearest(name, AGGREGATES)}")
+        known = {name: options_by_name(rule) for name, rule in AGGREGATES.items()}
+        name, options = read_choice(value, "aggregate", "aggregation rule", known)
         rule = AGGREGATES[name]
-        refuse_unknown(f"the aggregation rule {name}", options, options_by_name(rule))
         return replace(rule, **options) if isinstance(rule, Rule) else rule
     if not callable(value):
         raise TypeError(f"aggregate must be a name or a function (updates, weights) -> update, got {shown(value)}")

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from undrift.core import check, random, tree
-from undrift.core.call import read
-from undrift.core.check import nearest, shown
+from undrift.core.check import shown
 from undrift.core.random import Key, Stream
-from undrift.methods.options import HasOptions, refuse_unknown, text_of
+from undrift.methods.options import HasOptions, read_choice, text_of
 from undrift.methods.wrapped import Wrapped
 from undrift.protocol import Answer, Cohort, Mail, Message, Phase, State
 
@@ -87,10 +86,7 @@ def _noise(value: Tensor, key: Key, number: int, scale: float) -> Tensor:
 def find(value: str | Attack) -> Attack:
     """As users write it, ``sign-flip(share=0.3)``; an instance is returned as it is."""
     if isinstance(value, str):
-        name, options = read(value, "an attack")
-        if name not in KINDS:
-            raise ValueError(f"attack: unknown kind {shown(name)}{nearest(name, KINDS)}")
-        refuse_unknown(f"the attack {name}", options, ("share", "scale"))
+        name, options = read_choice(value, "attack", "attack", dict.fromkeys(KINDS, ("share", "scale")))
         return Attack(name, **options)
     if not isinstance(value, Attack):
         raise TypeError(f'attack must be ud.Attack("sign-flip", share=0.3) or its text, got {shown(value)}')

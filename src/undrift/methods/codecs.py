@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from undrift.core import check, random, tree
-from undrift.core.call import read
-from undrift.core.check import nearest, shown
+from undrift.core.check import shown
 from undrift.core.random import Key, Stream
 from undrift.core.tree import Tree
 from undrift.methods.codec import Codec, Received
-from undrift.methods.options import refuse_unknown, text_of
+from undrift.methods.options import read_choice, text_of
 from undrift.protocol import Message, State
 
 
@@ -216,12 +215,9 @@ CODECS: dict[str, type[Codec]] = {"half": Half, "top-k": TopK, "random-k": Rando
 def find(value: str | Codec) -> Codec:
     """A codec by its name, with options as in ``top-k(share=0.01)``; an instance is returned as it is."""
     if isinstance(value, str):
-        name, options = read(value, "a codec")
-        if name not in CODECS:
-            raise ValueError(f"compress: unknown codec {shown(name)}{nearest(name, CODECS)}")
-        kind = CODECS[name]
-        refuse_unknown(f"the codec {name}", options, (option.name for option in fields(kind)))
-        return kind(**options)
+        known = {name: [option.name for option in fields(kind)] for name, kind in CODECS.items()}
+        name, options = read_choice(value, "compress", "codec", known)
+        return CODECS[name](**options)
     if not isinstance(value, Codec):
         raise TypeError(f"compress must be a name or a Codec such as Half(), got {shown(value)}")
     return value

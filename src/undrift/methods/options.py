@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from undrift.core import check
+from undrift.core.call import read
 
 
 class _SignatureOfInit:
@@ -56,6 +57,15 @@ def refuse_unknown(
     for option in options:
         if option not in allowed:
             raise error(f"{name} has no option {check.shown(option)}{check.nearest(option, allowed)}")
+
+
+def read_choice(text: str, argument: str, what: str, known: Mapping[str, Iterable[str]]) -> tuple[str, dict[str, Any]]:
+    """What an argument names, with options, as in ``krum(share=0.2)``; `known` has the options of every name."""
+    name, options = read(text, f"the {what}")
+    if name not in known:
+        raise ValueError(f"{argument}: unknown {what} {check.shown(name)}{check.nearest(name, known)}")
+    refuse_unknown(f"the {what} {name}", options, known[name])
+    return name, options
 
 
 def options_of(instance: Any) -> list[Field[Any]]:

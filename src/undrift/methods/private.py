@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 
 from undrift.core import check, random, tree
-from undrift.core.call import read
-from undrift.core.check import nearest, shown
+from undrift.core.check import shown
 from undrift.core.random import Key, Stream
 from undrift.core.tree import Tree
-from undrift.methods.options import HasOptions, refuse_unknown, text_of
+from undrift.methods.options import HasOptions, read_choice, text_of
 from undrift.methods.wrapped import Wrapped
 from undrift.protocol import Answer, Cohort, Mail, Message, Method, Phase, State
 
@@ -68,11 +67,8 @@ class Privacy(HasOptions):
 def find(value: str | Privacy) -> Privacy:
     """As users write it, ``gaussian(clip=1, noise=1)``; an instance is returned as it is."""
     if isinstance(value, str):
-        name, options = read(value, "privacy")
-        if name != Privacy.name:
-            raise ValueError(f"privacy: unknown mechanism {shown(name)}{nearest(name, (Privacy.name,))}")
-        refuse_unknown("privacy", options, ("clip", "noise", "delta"))
-        return Privacy(**options)
+        known = {Privacy.name: ("clip", "noise", "delta")}
+        return Privacy(**read_choice(value, "privacy", "privacy mechanism", known)[1])
     if not isinstance(value, Privacy):
         raise TypeError(f"privacy must be ud.Privacy(clip=1, noise=1) or its text, got {shown(value)}")
     return value
