@@ -19,7 +19,7 @@ from undrift.methods import private
 from undrift.methods.averaging import Averaging
 from undrift.methods.codec import Coded
 from undrift.methods.codecs import Half
-from undrift.methods.private import Privacy, Private, keyed_noise, secure_noise, with_secure_noise
+from undrift.methods.private import Privacy, Private, deployed, keyed_noise, secure_noise
 from undrift.protocol import Cohort
 from undrift.simulation.accounting import epsilon
 
@@ -110,13 +110,14 @@ def test_the_step_is_the_mean_of_cut_updates_and_noise() -> None:
     assert_close(step, 1.2 * torch.cat([expected[name].flatten() for name in start]), rtol=1e-6, atol=1e-6)
 
 
-def test_with_secure_noise_reaches_through_other_wrappers() -> None:
+def test_a_deployed_method_has_secret_noise_and_silent_clients() -> None:
     method = Coded(Private(Averaging(), Privacy(), keyed_noise(0)), Half(), seed=0)
-    secured = with_secure_noise(method)
+    secured = deployed(method)
     assert isinstance(secured, Coded)
     assert isinstance(secured.method, Private)
     assert secured.method.noise is secure_noise
-    assert with_secure_noise(Averaging()) == Averaging()
+    assert secured.method.silent
+    assert deployed(Averaging()) == Averaging()
 
 
 # As an option of a run

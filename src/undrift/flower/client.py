@@ -30,6 +30,7 @@ from undrift.flower.order import CENSUS_QUESTION, Told, read_options
 from undrift.flower.samples import Samples
 from undrift.flower.settings import ALGORITHM, MODEL, no_census, read_arguments, read_federation
 from undrift.flower.wire import WireError, from_record, numbers_from, to_record
+from undrift.methods.private import deployed
 from undrift.methods.setting import Plan
 from undrift.protocol import Mail
 from undrift.simulation.arguments import Arguments
@@ -196,7 +197,8 @@ class _Client:
         options = replace(options, device=None if device is None else str(device), target=None, patience=None)
         # Model and augmentation may be the data set's own; the server has decided all else, and it evaluates.
         resolved = resolve_defaults(arguments.objects, replace(options, cohort=None), data)
-        return prepare(replace(resolved.objects, metrics=()), options, known=known)
+        setup = prepare(replace(resolved.objects, metrics=()), options, known=known)
+        return replace(setup, method=deployed(setup.method))
 
 
 class _Asked:

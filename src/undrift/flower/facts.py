@@ -21,7 +21,7 @@ def facts(setup: Setup, samples: Samples) -> Facts:
     learner, given = setup.learner, setup.description
     found = {"undrift version": __version__, "algorithm": given["algorithm"], "model": given["model"]}
     found |= {"initial weights": fingerprint.of_tree(learner.parameters | learner.buffers)["fingerprint"][:16]}
-    found |= {part: given[part] for part in ("loss", "augment", "plugins", "compress")}
+    found |= {part: given[part] for part in ("loss", "augment", "plugins", "compress", "privacy")}
     found |= samples.kind
     return dict(json.loads(json.dumps(found)))
 

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from undrift.flower.order import Terms
 from undrift.flower.samples import Samples
 from undrift.flower.settings import ALGORITHM, MODEL, Federation, no_census, read_arguments, read_federation
 from undrift.flower.transport import FlowerTransport
+from undrift.methods.private import deployed
 from undrift.reporting.record import RESERVED_NAMES
 from undrift.simulation import cohort
 from undrift.simulation.arguments import Arguments
@@ -43,6 +45,7 @@ with needs("flower"):
     from flwr.app import Context
     from flwr.serverapp import Grid, ServerApp
 
+_SECRET = "cohorts.secret"  # a file of a private run's directory
 _FEW = 4  # samples that stand for those of clients, where the model is tried
 
 
@@ -117,8 +120,6 @@ def _refuse(arguments: Arguments) -> None:
     """What needs the samples of clients, or more of their training than messages bring."""
     if find_algorithm(arguments.algorithm).algorithm.pooled:
         raise ValueError("centralised training needs the samples of all clients in one place; simulate it instead")
-    if arguments.privacy is not None:
-        raise ValueError("server.privacy is for simulations: clients of a federation would still send their losses")
     for name in ("faults", "attack"):
         if getattr(arguments, name) is not None:
             raise ValueError(f"{name}={str(getattr(arguments, name))!r} is for simulations; a federation has its own")
@@ -134,12 +135,14 @@ def _opened(
     federation: Federation, arguments: Arguments, census: Census, test: Samples
 ) -> Iterator[tuple[Run, _Population, Resolved]]:
     """A new run, or the one in its directory; during the block, nobody else writes there."""
+    secret = "" if arguments.privacy is None else _secret(federation.out)
     if not RunDirectory.is_run(federation.out):
         numbers = sorted(census.clients)
         samples = [census.clients[number].samples for number in numbers]
         population = _Population(secrets.token_hex(8), numbers, samples)
         setup, resolved = _prepared(arguments, population, test)
-        with start(_deployed(setup), federation.out, resolved.label) as run:
+        with start(_deployed(setup, secret), federation.out, resolved.label) as run:
+            _keep_secret(federation.out, secret)
             yield run, population, resolved
         return
     directory = RunDirectory.open(federation.out)
@@ -148,14 +151,42 @@ def _opened(
         setup, resolved = _prepared(arguments, population, test)
         check_same_algorithm(directory, setup.algorithm)
         options = same_options(directory, setup.options)
-        run = reopen(_deployed(replace(setup, options=options)), directory)
+        run = reopen(_deployed(replace(setup, options=options), secret), directory)
+        _keep_secret(federation.out, secret)
         run.ended = False
         notice(f"{federation.out} is continued after round {run.rounds}")
         yield run, population, resolved
 
 
-def _deployed(setup: Setup) -> Experiment:
-    return replace(with_engine(setup), deployed=True)
+def _secret(out: Path) -> str:
+    """What draws the cohorts of a private run: its own, or a new one. Reports do not show it."""
+    file = out / _SECRET
+    return file.read_text("ascii") if file.exists() else secrets.token_hex(16)
+
+
+def _keep_secret(out: Path, secret: str) -> None:
+    if secret:
+        files.replace(out / _SECRET, secret.encode())
+        (out / _SECRET).chmod(0o600)
+
+
+def _deployed(setup: Setup, secret: str) -> Experiment:
+    """The run as it is computed with real clients; with a `secret`, nobody can guess its cohorts."""
+    if setup.objects.privacy is not None:
+        _check_nothing_kept(setup)
+        notice("noise and cohorts of a private run are secret and follow from no seed: it cannot be repeated")
+    experiment = replace(with_engine(setup), deployed=True, cohort_secret=secret)
+    return replace(experiment, method=deployed(experiment.method))
+
+
+def _check_nothing_kept(setup: Setup) -> None:
+    """Refuses algorithms whose server evaluates and exports a mean of what clients keep of the model."""
+    parameters, buffers = setup.learner.parameters, setup.learner.buffers
+    if {"private", "buffers"} & setup.method.client(parameters, buffers).keys():
+        raise ValueError(
+            f"privacy={str(setup.objects.privacy)!r} does not cover what clients keep of the model, of which the "
+            "server evaluates the mean, without noise; give another algorithm, or buffers='dropped'"
+        )
 
 
 def _stored(directory: RunDirectory) -> _Population:

@@ -3,6 +3,8 @@
 A client cuts its update to norm S before it is sent, and the server adds Gaussian noise to the mean. Replacing all of
 one client's data changes the sum of the updates by 2 S at most; the noise on the sum has `noise` times that as its
 standard deviation. What that is worth after so many rounds is in `simulation/accounting.py`.
+
+The server is trusted (central differential privacy): what it publishes, models and history, is private.
 """
 
 from __future__ import annotations
@@ -59,6 +61,13 @@ class Privacy(HasOptions):
         norm = tree.dot(update, update).sqrt()
         return tree.scale(update, (self.clip / norm.clamp_min(1e-30)).clamp_max(1))
 
+    def cut_by_server(self, updates: Tree) -> Tree:
+        """Updates of several clients [n, ...] as the server takes them, whatever was sent: zero if not finite.
+
+        A client is never left out because of its numbers, as that would tell something of its samples.
+        """
+        return tree.map_nest(lambda v: v.nan_to_num(0.0), torch.func.vmap(self.cut)(updates))
+
     def deviation(self, clients: int) -> float:
         """Of the noise on the mean of so many clients' updates."""
         return self.noise * 2 * self.clip / clients
@@ -106,9 +115,10 @@ class Private(Wrapped):
 
     privacy: Privacy
     noise: Noise = field(compare=False)
+    silent: bool = False  # clients report nothing, not even their losses
 
     def wrap(self, phase: Phase) -> Phase:
-        return PrivatePhase(phase, self.privacy, self.noise)
+        return PrivatePhase(phase, self.privacy, self.noise, self.silent)
 
 
 @dataclass(frozen=True)
@@ -116,13 +126,15 @@ class PrivatePhase:
     phase: Phase
     privacy: Privacy
     noise: Noise = field(compare=False)
+    silent: bool
 
     def ask(self, server: State, cohort: Cohort) -> Mail:
         return self.phase.ask(server, cohort)
 
     def answer(self, inbox: Message, client: State, task: Task) -> Answer:
         answer = self.phase.answer(inbox, client, task)
-        return answer._replace(reply=answer.reply | {"update": self.privacy.cut(answer.reply["update"])})
+        answer = answer._replace(reply=answer.reply | {"update": self.privacy.cut(answer.reply["update"])})
+        return answer._replace(report={}) if self.silent else answer
 
     def hear(self, server: State, replies: Message, cohort: Cohort) -> State:
         updates = replies["update"]
@@ -132,9 +144,12 @@ class PrivatePhase:
         return self.phase.hear(server, replies | {"update": noisy}, cohort)
 
 
-def with_secure_noise(method: Method) -> Method:
-    """The method as a deployed server uses it: who knows the seed cannot draw its noise again."""
+def deployed(method: Method) -> Method:
+    """The method as real clients and their server use it, where it is private.
+
+    Who knows the seed cannot draw the noise again, and clients send nothing but cut updates.
+    """
     if not isinstance(method, Wrapped):
         return method
-    method = replace(method, method=with_secure_noise(method.method))
-    return replace(method, noise=secure_noise) if isinstance(method, Private) else method
+    method = replace(method, method=deployed(method.method))
+    return replace(method, noise=secure_noise, silent=True) if isinstance(method, Private) else method

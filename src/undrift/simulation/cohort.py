@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random as standard
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from undrift.methods.plugin import Plugin
 from undrift.methods.setting import Plan
 from undrift.protocol import Cohort
 from undrift.simulation.options import Options
-from undrift.simulation.setup import Setup
+from undrift.simulation.setup import Experiment, Setup
 from undrift.storage.states import Ids
 
 
@@ -94,15 +95,22 @@ def choices(setup: Setup) -> tuple[str, ...]:
     return setup.algorithm.notices(plan(setup.options, setup.schedule, setup.data))
 
 
-def draw(setup: Setup, round: int, attempt: int = 1) -> Ids:
-    """The clients of this round; another attempt at it has other ones, where they are drawn."""
-    options, population = setup.options, len(setup.data)
+def draw(experiment: Experiment, round: int, attempt: int = 1) -> Ids:
+    """The clients of this round; another attempt at it has other ones, where they are drawn.
+
+    By a secret, every attempt has the same ones: privacy is accounted for random cohorts, and one that was drawn until
+    enough of it answered is none. Rounds do not tell each other's cohorts, as the standard generator hashes its seed.
+    """
+    options, population = experiment.options, len(experiment.data)
     if isinstance(options.cohort, list):  # checked before the first round
         return np.array(options.cohort[round - 1], dtype=np.int64)
     count = size(options, population)
     assert count is not None
     if count == population:
         return np.arange(population)
+    if secret := experiment.cohort_secret:
+        drawn = standard.Random(f"{secret} {round}").sample(range(population), count)
+        return np.array(sorted(drawn), dtype=np.int64)
     return random.sample(options.seed, round, population, count, again=attempt - 1).numpy()
 
 

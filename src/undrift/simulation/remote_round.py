@@ -7,6 +7,7 @@ left out of it and of the rest of the round; weights are those of the clients th
 from __future__ import annotations
 
 import copy
+import math
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,6 +20,7 @@ from torch import Tensor
 from undrift.core import tree
 from undrift.core.parts import Part, mark
 from undrift.core.wide import wide
+from undrift.methods.private import Privacy
 from undrift.protocol import Cohort, Phase, State
 from undrift.reporting.wording import count_text
 from undrift.simulation import cohort as participation
@@ -28,7 +30,7 @@ from undrift.simulation.round import Memory, RoundResult, all_finite, first_to_e
 from undrift.simulation.setup import Experiment
 from undrift.simulation.watch import Watch
 from undrift.storage.states import Ids
-from undrift.transport import LostStatesError, Order, TooFewAnswersError, admit
+from undrift.transport import Answers, LostStatesError, Order, TooFewAnswersError, admit
 
 _ATTEMPTS = 5  # at a round that lost what clients remembered between its phases
 
@@ -38,7 +40,7 @@ class _Heard(NamedTuple):
 
     server: State
     cohort: Cohort  # those who answered so far
-    losses: Tensor | None  # [n] of them
+    losses: Tensor | None  # [n] of them, where they say
     largest: list[Tensor]  # of every phase, the largest number that each sent [n]
 
 
@@ -127,7 +129,7 @@ class RemoteRounds:
         with mark(Part.AGGREGATION):
             count = len(cohort.ids) if answers.present is None else len(answers.present)
             if self._experiment.answers_may_fail and count:
-                answers = admit(answers, count)
+                answers = self._admitted(answers, count)
             tally.failures.update(answers.failures)
             if answers.present is not None and len(answers.present) < len(cohort.ids):
                 if len(answers.present) < self._experiment.options.min_answers:
@@ -141,6 +143,13 @@ class RemoteRounds:
         if watch is not None:
             (answers,) = watch.keep_reports([answers])
         return _Heard(server, cohort, answers.reports.get("loss", losses), largest)
+
+    def _admitted(self, answers: Answers, count: int) -> Answers:
+        """What the server goes on with, of clients whose numbers it does not trust."""
+        privacy = self._experiment.objects.privacy
+        if not isinstance(privacy, Privacy):
+            return admit(answers, count)
+        return answers._replace(replies=answers.replies | {"update": privacy.cut_by_server(answers.replies["update"])})
 
     def _left(self, heard: _Heard, present: Ids) -> _Heard:
         """The round without the clients that did not answer."""
@@ -170,7 +179,6 @@ class RemoteRounds:
         )
 
     def _result(self, heard: _Heard, server: State, clients: Elsewhere, figures: Tensor | None) -> RoundResult:
-        assert heard.losses is not None
         cohort, losses = heard.cohort, heard.losses
         largest = torch.stack(heard.largest)  # [phases, n]
         ids, wrong = cohort.ids.cpu().numpy(), np.zeros(len(cohort.ids), dtype=bool)
@@ -183,7 +191,7 @@ class RemoteRounds:
             ledger=server.get("ledger", {}),
             bytes_down=0,
             bytes_up=0,
-            train_loss=float(wide((losses * cohort.weights).sum())),
+            train_loss=math.nan if losses is None else float(wide((losses * cohort.weights).sum())),
             diverged=ids[wrong],
             diagnostics=[] if figures is None else wide(figures)[0].tolist(),
             obstacle="",

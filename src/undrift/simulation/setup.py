@@ -55,6 +55,7 @@ class Experiment(Setup):
     engine: Engine
     engine_reason: str
     deployed: bool = False  # clients are on machines of their own
+    cohort_secret: str = ""  # draws cohorts instead of the seed, where nobody but the server may know who takes part
 
     @property
     def answers_may_fail(self) -> bool:
