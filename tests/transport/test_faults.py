@@ -63,7 +63,7 @@ def test_diagnostics_are_of_the_clients_that_answered() -> None:
     kept = [[i for i in cohort if i not in away(run, number)] for number, cohort in enumerate(cohorts, 1)]
     assert [len(each) for each in kept] == run.history.participants.tolist()
     plain = ud.simulate("mime", "softmax", "digits", cohort=kept, **given)
-    columns = [name for name in plain.history if is_diagnostic(name)]
+    columns = [name for name in plain.history if is_diagnostic(str(name))]
     assert columns
     assert run.history[columns].equals(plain.history[columns])
 
