@@ -29,11 +29,11 @@ import undrift as ud
 from undrift.bench.workloads import WORKLOADS
 from undrift.simulation.loop import rounds
 from undrift.simulation.on_ray.cluster import session
-from undrift.simulation.place import PLACES, in_process
+from undrift.simulation.place import PLACES, Place
 from undrift.simulation.remote import RemoteStates
 
 WORK = WORKLOADS["W1"]
-PLACES["in-process"] = in_process
+PLACES["in-process"] = Place
 SETTINGS = {
     "fused": {"place": "local"},
     "in process": {"place": "in-process"},

@@ -29,7 +29,7 @@ from undrift.bench.workloads import WORKLOADS
 from undrift.core import tree
 from undrift.engines import allocation
 from undrift.protocol import Cohort
-from undrift.simulation.place import site
+from undrift.simulation.clients import site
 from undrift.simulation.remote import between_rounds
 from undrift.transport import Answers, admit
 

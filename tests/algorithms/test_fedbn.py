@@ -74,7 +74,7 @@ def test_every_round_is_the_papers(engine: str, server_lr: float) -> None:
     shared, kept = reference(server_lr)
     assert_close(run.parameters, {k: shared[k] for k in run.parameters}, rtol=1e-10, atol=1e-10)
     for client, tensors in kept.items():
-        state = run._states.gather(np.array([client]))
+        state = run.memory.own.gather(np.array([client]))
         found = {k: v[0] for k, v in (state["private"] | state["buffers"]).items()}
         assert_close(found, tensors, rtol=1e-10, atol=1e-10)
 
@@ -104,7 +104,7 @@ def test_who_has_not_taken_part_uses_the_servers_model() -> None:
 @pytest.mark.parametrize(("weighting", "weights"), [("uniform", [1, 1, 1]), ("samples", [6, 9, 4])])
 def test_the_history_shows_the_shared_part_with_the_mean_of_the_rest(weighting: str, weights: list[int]) -> None:
     run = ud.simulate(FedBN(), net(), DATA, test=TEST, weighting=weighting, **SETTINGS)
-    states = run._states.gather(np.arange(3))
+    states = run.memory.own.gather(np.arange(3))
     w = torch.tensor(weights).double() / sum(weights)
     floats = {k: v for k, v in (states["private"] | states["buffers"]).items() if v.is_floating_point()}
     model = net().eval()

@@ -65,7 +65,7 @@ def test_adam_sends_the_mean_of_its_directions() -> None:
     for rounds in (1, 2, 3):
         momentum = alpha * (P2.a * (x - P2.b)).mean(0) + (1 - alpha) * momentum
         path, run = P2.run(FedCM(alpha), rounds, steps=1, optimizer="adam")
-        np.testing.assert_allclose(run._server["ClientMomentum"]["momentum"]["point"], momentum, rtol=1e-12)
+        np.testing.assert_allclose(run.memory.server["ClientMomentum"]["momentum"]["point"], momentum, rtol=1e-12)
         x = path[-1]
 
 

@@ -97,7 +97,7 @@ def test_half_the_walk_cancels_the_drift_of_local_steps() -> None:
 def test_fresh_clients_remember_nothing() -> None:
     _, run = P3.run(FedGA(0.2), 2, cohort=2)
     assert remembered(run, "FreshAlignment")[1] == {}
-    assert len(run._states) == 0
+    assert len(run.memory.own) == 0
 
 
 @pytest.mark.parametrize("form", ["fresh", "stale"])

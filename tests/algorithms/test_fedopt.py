@@ -44,7 +44,7 @@ def test_by_hand(rule: str, weighting: str) -> None:
     assert sides == {-1.0, 1.0}
     path, run = TWO.run(FAMILY[rule](**options), 4, server_lr=rate, weighting=weighting)
     np.testing.assert_allclose(path, expected, rtol=1e-12)
-    second = run._server["AdaptiveStep"]["second"]["point"]
+    second = run.memory.server["AdaptiveStep"]["second"]["point"]
     np.testing.assert_allclose(second, s, rtol=1e-12)
     assert (second >= 0).all()
 
@@ -64,7 +64,7 @@ def test_yogi_raises_and_lowers_s_by_a_share_of_the_square_only() -> None:
         rises = {}
         for rule in ("adam", "yogi"):
             _, run = TWO.run(FAMILY[rule](beta2=0.9, tau=tau), 1, server_lr=1e-3)
-            rises[rule] = run._server["AdaptiveStep"]["second"]["point"].numpy() - tau**2
+            rises[rule] = run.memory.server["AdaptiveStep"]["second"]["point"].numpy() - tau**2
         sign = 1 if tau < 1 else -1
         np.testing.assert_allclose(rises["yogi"], sign * 0.1 * d**2, rtol=1e-9)
         np.testing.assert_allclose(rises["adam"], 0.1 * (d**2 - tau**2), rtol=1e-9)

@@ -243,7 +243,7 @@ def test_in_fedbn(engine: str) -> None:
     plugged = FedBN(pgvc=PGVC(layers=2))
     run = ud.simulate(plugged, normed(), classified((9,)), **options)
     alone = ud.simulate(FedPGVC(layers=2), normed(), classified((9,)), **options)
-    own = run._states.gather(np.arange(1))["private"]
+    own = run.memory.own.gather(np.arange(1))["private"]
     assert own.keys() == {"1.weight", "1.bias"}
     assert_close(run.parameters | {k: v[0] for k, v in own.items()}, alone.parameters, rtol=1e-12, atol=1e-12)
 

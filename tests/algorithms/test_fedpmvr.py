@@ -167,7 +167,7 @@ def test_only_what_is_kept_is_remembered(form: str) -> None:
     names = {"2.weight", "2.bias", "4.weight", "4.bias"}  # the last two layers of three
     for keep in (True, False):
         run = ud.simulate(FedPMVR(form=form, keep_momentum=keep), mlp(), classified(), **TRAINING)
-        state = run._states.gather(np.arange(2))
+        state = run.memory.own.gather(np.arange(2))
         assert {k for own in state.values() for k in own["momentum"]} == (names if keep else set())
 
 

@@ -55,14 +55,14 @@ def test_fedavg_reaches_neither() -> None:
 @pytest.mark.parametrize("option", ["I", "II"])
 def test_the_control_is_the_mean_of_all_in_every_round(option: str) -> None:
     def look(row: dict[str, Any], run: ud.Run) -> None:
-        server = run._server["ControlVariates"]["control"]
-        clients = run._states.gather(np.arange(5))["ControlVariates"]["control"]
+        server = run.memory.server["ControlVariates"]["control"]
+        clients = run.memory.own.gather(np.arange(5))["ControlVariates"]["control"]
         assert set(server) == {"2.weight", "2.bias", "4.weight", "4.bias"}
         for name, control in server.items():
             torch.testing.assert_close(control, clients[name].mean(0), rtol=1e-12, atol=1e-14)
 
     run = ud.simulate(FedPVR(option=option), mlp(), classified(), **TRAINING | {"callbacks": [look]})
-    assert run._server["ControlVariates"]["control"]["4.bias"].abs().max() > 0
+    assert run.memory.server["ControlVariates"]["control"]["4.bias"].abs().max() > 0
 
 
 @pytest.mark.parametrize("option", ["I", "II"])

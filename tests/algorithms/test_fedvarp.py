@@ -58,8 +58,8 @@ def test_the_server_keeps_the_mean_of_the_table(algorithm: FedVARP | MIFA, weigh
     for rounds in range(1, 6):
         cohorts = COHORTS[:rounds]
         _, run = SIZED.run(algorithm, rounds, cohort=cohorts, **BY_ONES, weighting=weighting)
-        (own,) = (part for key, part in run._server.items() if key != "model")
-        (ledger,) = run._ledger.gather(np.arange(3)).values()
+        (own,) = (part for key, part in run.memory.server.items() if key != "model")
+        (ledger,) = run.memory.ledger.gather(np.arange(3)).values()
         table = ledger["direction"]["point"].numpy()
         np.testing.assert_allclose(own["mean"]["point"], p @ table, rtol=1e-12)
         assert (table[:, 0] != 0).tolist() == [any(i in cohort for cohort in cohorts) for i in range(3)]

@@ -21,7 +21,7 @@ from undrift import Algorithm
 from undrift.algorithms import FedAvg
 from undrift.core import tree
 from undrift.reporting.record import TIMES
-from undrift.simulation.place import PLACES, in_process
+from undrift.simulation.place import PLACES, Place
 
 
 def name_of(each: Law | str) -> str:
@@ -93,9 +93,9 @@ def memory(run: ud.Run) -> dict[str, tree.Tree]:
     """All that is remembered: the server's state, and the states and ledger rows of all clients, stacked."""
     everyone = np.arange(len(SIZES))
     return {
-        "server": tree.flatten(run._server),
-        "clients": tree.flatten(run._states.gather(everyone)),
-        "ledger": tree.flatten(run._ledger.gather(everyone)),
+        "server": tree.flatten(run.memory.server),
+        "clients": tree.flatten(run.memory.own.gather(everyone)),
+        "ledger": tree.flatten(run.memory.ledger.gather(everyone)),
     }
 
 
@@ -223,7 +223,7 @@ def test_resume(law: Law, tmp_path: Path, request: pytest.FixtureRequest) -> Non
 @every_law
 def test_transport(law: Law, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the batched engine; on Flower's messages (`tests/flower`) it holds with the sequential one."""
-    monkeypatch.setitem(PLACES, "in-process", in_process)
+    monkeypatch.setitem(PLACES, "in-process", Place)
     fused = watched(law.name)[0]
     split = train(law, cohort=COHORTS, place="in-process")
     assert_close(memory(split), memory(fused), rtol=0, atol=0)

@@ -102,7 +102,7 @@ def watch(problem: Quadratics, algorithm: Any, rounds: int, **options: Any) -> t
         problem.data(),
         loss=half_square,
         rounds=rounds,
-        callbacks=[lambda row, run: states.append(tree.map_nest(lambda v: v.clone().numpy(), run._server))],
+        callbacks=[lambda row, run: states.append(tree.map_nest(lambda v: v.clone().numpy(), run.memory.server))],
         **settings,
     )
     return states, run
@@ -319,9 +319,9 @@ def test_preference_is_by_the_objective(decay: float) -> None:
     """Between 1 and 9, a client with its centre at 6 prefers 9 by ½(w − 6)², but 1 with ½ · 0.5 · w² added."""
     problem = Quadratics(((1.0,), (1.0,)), ((6.0,), (0.0,)), (1.0,), lr=0.1)
     _, run = problem.run(TwoStarts(models=2), 1, weight_decay=decay)
-    assert run._ledger.gather(np.arange(2))["choice"].tolist() == [0 if decay else 1, 0]
+    assert run.memory.ledger.gather(np.arange(2))["choice"].tolist() == [0 if decay else 1, 0]
     slopes = np.array([[[-5.0], [3.0]], [[1.0], [9.0]]]) + decay * np.array([[1.0], [9.0]])
-    np.testing.assert_allclose(run._server["VarianceReduction"]["gradient"]["point"], slopes.mean(0))
+    np.testing.assert_allclose(run.memory.server["VarianceReduction"]["gradient"]["point"], slopes.mean(0))
 
 
 @pytest.mark.parametrize("kind", [MAFSVRG, GAFSVRG])
@@ -368,7 +368,7 @@ def test_features_enlarge_the_step_of_every_group(kind: Any) -> None:
             cohort=cohorts,
             batch_size=4,
             lr=0.5,
-            callbacks=[lambda row, run: seen.append(run._server["models"])],
+            callbacks=[lambda row, run: seen.append(run.memory.server["models"])],
         )
         return tree.sub(seen[1], seen[0])
 

@@ -112,8 +112,8 @@ def test_equal_clients_and_full_batches_need_no_correction() -> None:
 def test_without_momentum_none_is_kept_or_sent() -> None:
     for algorithm in (Mime(), MimeSVRG(), MimeMom(beta=0.0)):
         run = ud.simulate(algorithm, mlp(), classified(), **TRAINING)
-        assert run._server["Imitation"].keys() == {"gradient"}
-    assert not [key for key in ud.simulate(MimeLite(), mlp(), classified(), **TRAINING)._server if key != "model"]
+        assert run.memory.server["Imitation"].keys() == {"gradient"}
+    assert not [key for key in ud.simulate(MimeLite(), mlp(), classified(), **TRAINING).memory.server if key != "model"]
 
 
 # Part of the samples: with centres that are powers of two, one step tells which were looked at.

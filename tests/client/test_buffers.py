@@ -42,7 +42,7 @@ def blend(before: Any, seen: Any) -> Any:
 
 
 def local(run: ud.Run, name: str) -> list[float]:
-    return run._states.gather(np.arange(2))["buffers"][name].flatten().tolist()
+    return run.memory.own.gather(np.arange(2))["buffers"][name].flatten().tolist()
 
 
 def test_averaged(engine: str) -> None:
@@ -75,7 +75,7 @@ def test_dropped(engine: str) -> None:
     """Every round starts from the initial statistics, and nobody keeps them."""
     result = run("dropped", engine)
     assert result.buffers == {}
-    assert len(result._states) == 0
+    assert len(result.memory.own) == 0
 
 
 def test_statistics_do_not_touch_the_parameters(engine: str) -> None:

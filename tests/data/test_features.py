@@ -82,7 +82,7 @@ def test_the_papers_model_is_trained_on_features(mnist: Path, algorithm: str) ->
     named = ud.simulate(algorithm, "softmax-hog", ud.data.load("mnist", "iid", 4), **options)
     plain = ud.simulate(algorithm, "softmax", ud.data.load("mnist", "iid", 4, features="hog"), **options)
     assert all(torch.equal(value, plain.parameters[name]) for name, value in named.parameters.items())
-    enlargement = named._server["VarianceReduction"]["enlargement"]
+    enlargement = named.memory.server["VarianceReduction"]["enlargement"]
     assert len(enlargement) == 576
     assert named.experiment.data.recipe["features"] == "hog"
 

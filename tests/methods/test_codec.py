@@ -69,7 +69,7 @@ def test_every_algorithm_trains_with_it(law: Law) -> None:
     for name, value in alone.parameters.items():
         assert_close(together.parameters[name], value, rtol=0.02, atol=0.02 * float(value.abs().max()))
     plain = run(law.algorithm, law.model, engine="sequential", **law.options)
-    assert tree.same_structure(plain._server, alone._server)
+    assert tree.same_structure(plain.memory.server, alone.memory.server)
     assert (alone.history.bytes_up < 0.5 * plain.history.bytes_up).all()  # float64 becomes a quarter
     assert (alone.history.bytes_down == plain.history.bytes_down).all()
 
@@ -100,7 +100,7 @@ class ErrorFeedback(Codec):
 
 def test_a_codec_keeps_a_state_on_clients() -> None:
     kept = run("fedhbm", compress=ErrorFeedback(0.01))
-    states = kept._states.gather(np.arange(len(SIZES)))
+    states = kept.memory.own.gather(np.arange(len(SIZES)))
     assert states["codec"]["lost"].keys() == kept.parameters.keys()
     seen = torch.tensor(kept.clients["rounds"].to_numpy() > 0)
     for value in states["codec"]["lost"].values():
@@ -204,7 +204,7 @@ def test_traffic_engines_and_resume_of_compressed_updates(codec: str, tmp_path: 
     run(compress=codec, engine="sequential", rounds=2, out=tmp_path / "run")
     resumed = ud.resume(tmp_path / "run", rounds=3, model=mlp(), data=classified())
     assert_close(resumed.parameters, alone.parameters, rtol=0, atol=0)
-    kept = alone._states.gather(np.arange(len(SIZES)))["codec"]["lost"]
+    kept = alone.memory.own.gather(np.arange(len(SIZES)))["codec"]["lost"]
     assert any(bool(value.any()) for value in kept.values())
 
 
@@ -230,7 +230,7 @@ def test_what_is_lost_is_sent_later(name: str) -> None:
 def test_private_parameters_are_not_compressed() -> None:
     found = run("fedbn", normed, compress="top-k(share=0.5)")
     assert found.rounds == 3
-    lost = found._states.gather(np.arange(len(SIZES)))["codec"]["lost"]
+    lost = found.memory.own.gather(np.arange(len(SIZES)))["codec"]["lost"]
     assert not lost["1.weight"].any()
     assert lost["0.weight"].any()
 

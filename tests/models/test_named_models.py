@@ -257,7 +257,7 @@ def test_with_batch_normalisation_fedbn_is_not_fedavg(name: str) -> None:
     model, data = models.build(name, shape, classes, seed=1), federation(name, (3, 2))
     settings: dict[str, Any] = {"rounds": 2, "batch_size": 2, "lr": 0.05, "weighting": "uniform"}
     bn, average = (ud.simulate(algorithm, model, data, **settings) for algorithm in ("fedbn", "fedavg"))
-    assert set(bn._states.gather(np.arange(2))["private"]) == {"1.weight", "1.bias", "5.weight", "5.bias"}
+    assert set(bn.memory.own.gather(np.arange(2))["private"]) == {"1.weight", "1.bias", "5.weight", "5.bias"}
     assert not torch.allclose(bn.parameters["0.weight"], average.parameters["0.weight"])
 
 

@@ -239,7 +239,7 @@ class TestRuns:
     def whole(self, request: pytest.FixtureRequest) -> Iterator[tuple[str, ud.Run, int]]:
         """An algorithm, its run in memory, and the bytes of two states."""
         run = self.begin(request.param, rounds=1)
-        size = 2 * max(tree.nbytes(run._states.initial), tree.nbytes(run._ledger.initial))
+        size = 2 * max(tree.nbytes(run.memory.own.initial), tree.nbytes(run.memory.ledger.initial))
         with memory_for(1 << 30, size):
             yield request.param, self.begin(request.param), size
 
@@ -317,8 +317,8 @@ class TestRuns:
 
 def assert_same(run: ud.Run, other: ud.Run) -> None:
     everyone = np.arange(len(run.clients))
-    assert_close(tree.flatten(run._server), tree.flatten(other._server), rtol=0, atol=0)
-    for mine, theirs in ((run._states, other._states), (run._ledger, other._ledger)):
+    assert_close(tree.flatten(run.memory.server), tree.flatten(other.memory.server), rtol=0, atol=0)
+    for mine, theirs in ((run.memory.own, other.memory.own), (run.memory.ledger, other.memory.ledger)):
         assert_close(mine.gather(everyone), theirs.gather(everyone), rtol=0, atol=0)
     assert run.history.drop(columns=TIMES).equals(other.history.drop(columns=TIMES))
     assert run.clients.equals(other.clients)
@@ -335,11 +335,11 @@ class TestCheckpoints:
 
     def test_a_file_holds_a_block(self, tmp_path: Path) -> None:
         run = self.begin(tmp_path / "run")
-        home, count = tmp_path / "run/checkpoints/000004", len(run._states)
+        home, count = tmp_path / "run/checkpoints/000004", len(run.memory.own)
         names = ["state.safetensors", *(f"state-{number}.safetensors" for number in range(1, count))]
         assert sorted(os.listdir(home)) == sorted([*names, "manifest.json"])
         stored = [load_file(home / name) for name in names]
-        assert [k for part in stored for k in part["clients/ids"].tolist()] == run._states.seen.tolist()
+        assert [k for part in stored for k in part["clients/ids"].tolist()] == run.memory.own.seen.tolist()
         assert [any(k.startswith("server/") for k in part) for part in stored] == [True] + [False] * (count - 1)
 
     def test_a_damaged_block_invalidates_its_checkpoint(self, tmp_path: Path) -> None:

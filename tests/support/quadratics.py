@@ -118,12 +118,12 @@ def length(steps: int, momentum: float) -> float:
 
 def remembered(run: ud.Run, correction: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """What a correction keeps of points: on the server [d], and on all clients [clients, d]."""
-    everyone = run._states.gather(np.arange(len(run.clients)))
+    everyone = run.memory.own.gather(np.arange(len(run.clients)))
 
     def points(kept: dict[str, Any]) -> dict[str, np.ndarray]:
         return {k: v["point"].numpy().copy() for k, v in kept.get(correction, {}).items() if isinstance(v, dict)}
 
-    return points(run._server), points(everyone)
+    return points(run.memory.server), points(everyone)
 
 
 # Reference problems of the golden vectors

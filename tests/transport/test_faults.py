@@ -151,7 +151,7 @@ def test_invariants_hold_under_lost_answers(name: str, faults: str) -> None:
     run = ud.simulate(name, "softmax", "digits", faults=faults, **settings)
     key, whole, own = INVARIANTS[name]
     everyone = np.arange(len(run.experiment.data))
-    each = run._states.gather(everyone) | run._ledger.gather(everyone)
-    for tensor, mine in zip(run._server[key][whole].values(), each[key][own].values(), strict=True):
+    each = run.memory.own.gather(everyone) | run.memory.ledger.gather(everyone)
+    for tensor, mine in zip(run.memory.server[key][whole].values(), each[key][own].values(), strict=True):
         assert mine.abs().max() > 0
         assert_close(tensor, mine.mean(0), rtol=1e-10, atol=1e-12)

@@ -15,7 +15,8 @@ import undrift as ud
 from undrift.core import tree
 from undrift.protocol import Cohort, Mail
 from undrift.reporting.record import TIMES
-from undrift.simulation.place import PLACES, in_process, site
+from undrift.simulation.clients import site
+from undrift.simulation.place import PLACES, Place
 from undrift.storage.arena import Ids
 from undrift.transport import Answers, InProcess, LostStatesError, Order, Site, TooFewAnswersError
 
@@ -55,13 +56,14 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[ud.Run, Watc
     def simulate(*given: Any, answers: Callable[[Order], list[bool]] | None = None, **options: Any) -> Any:
         found: list[Watched] = []
 
-        def opened(experiment: Any) -> Watched:
-            found.append(Watched(site(experiment)))
-            if answers is not None:
-                found[0].answers = answers
-            return found[0]
+        class OfWatched(Place):
+            def open(self, experiment: Any) -> Watched:
+                found.append(Watched(site(experiment)))
+                if answers is not None:
+                    found[0].answers = answers
+                return found[0]
 
-        monkeypatch.setitem(PLACES, "watched", opened)
+        monkeypatch.setitem(PLACES, "watched", OfWatched)
         return ud.simulate(*given, **options | {"place": "watched"}), found[0]
 
     return simulate
@@ -80,7 +82,7 @@ def test_all_that_travels_goes_through_it(name: str, phases: int, watched: Any) 
 
 
 def test_what_clients_keep_is_evaluated_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PLACES, "in-process", in_process)
+    monkeypatch.setitem(PLACES, "in-process", Place)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
     settings = SETTINGS | {
         "metrics": ["personal_accuracy", "fairness"],
@@ -101,7 +103,7 @@ def test_names_with_a_slash_are_resumed(tmp_path: Path, monkeypatch: pytest.Monk
         def forward(self, x: Tensor) -> Tensor:
             return self.parts["a/b"](x.flatten(1))
 
-    monkeypatch.setitem(PLACES, "in-process", in_process)
+    monkeypatch.setitem(PLACES, "in-process", Place)
     torch.manual_seed(0)
     model = Model()
     settings = SETTINGS | {"place": "in-process"}
@@ -151,7 +153,7 @@ class Drafts:
         run = ud.simulate("scaffold", "softmax", "digits", **SETTINGS | {"rounds": 1})
         half = torch.full((2,), 0.5)
         cohort = Cohort(torch.arange(2), half, 2 * half, population=40, round=1)
-        self.mail = run.experiment.method.phases[0].ask(run._server, cohort)
+        self.mail = run.experiment.method.phases[0].ask(run.memory.server, cohort)
         self.site = site(run.experiment)
 
     def ask(self, round: int, heard: list[int]) -> Tensor:

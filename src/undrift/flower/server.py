@@ -85,7 +85,7 @@ def serve(
     census = Census(grid, federation, facts(draft.setup, test), json.dumps(asdict(draft.setup.options)))
     census.take()
     with _opened(federation, arguments, census, test) as (run, population, resolved):
-        run.place = lambda experiment: _transport(experiment, grid, census, population, federation, test)
+        run.open_transport = lambda experiment: _transport(experiment, grid, census, population, federation, test)
         announce(run, resolved)
         if run.rounds == run.options.rounds:
             notice(f"{federation.out} has all its {run.rounds} rounds; another run needs another federation.out")

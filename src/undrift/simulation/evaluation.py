@@ -22,9 +22,9 @@ from undrift.engines.cuda_graph import CudaGraphs
 from undrift.methods.averaging import mean_buffers
 from undrift.reporting.record import SEVERAL_MODELS
 from undrift.simulation import cohort as participation
-from undrift.simulation.place import trainees
+from undrift.simulation.clients import trainees
+from undrift.simulation.memory import Memory
 from undrift.simulation.remote import RemoteStates, between_rounds
-from undrift.simulation.round import Memory
 from undrift.simulation.setup import Experiment
 from undrift.storage.states import Ids
 

@@ -18,10 +18,11 @@ from undrift.engines.determinism import arithmetic, threads
 from undrift.simulation.callbacks import Callback, EarlyStopping
 from undrift.simulation.describe import given_as_objects
 from undrift.simulation.divergence import DivergenceError
+from undrift.simulation.memory import Memory, RoundResult
 from undrift.simulation.progress import progress_bar
 from undrift.simulation.remote import RemoteStates
 from undrift.simulation.remote_round import RemoteRounds
-from undrift.simulation.round import Memory, RoundResult, RoundRunner
+from undrift.simulation.round import RoundRunner
 from undrift.simulation.run import Run
 from undrift.transport import TooFewAnswersError
 

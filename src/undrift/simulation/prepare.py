@@ -44,7 +44,7 @@ from undrift.simulation.arguments import Objects
 from undrift.simulation.describe import describe
 from undrift.simulation.fit import check_fit, find_aggregate, find_augmentation
 from undrift.simulation.options import Options
-from undrift.simulation.place import budget, with_actors
+from undrift.simulation.place import place_of
 from undrift.simulation.setup import Experiment, Setup
 from undrift.simulation.sound import check_sound
 from undrift.simulation.try_hooks import try_hooks
@@ -130,7 +130,7 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None, known
     weighting = options.weighting or algorithm.weighting  # None in runs of version 0.1
     return Setup(
         objects=objects,
-        options=with_actors(replace(options, weighting=weighting), len(data)),
+        options=place_of(options).completed(replace(options, weighting=weighting), len(data)),
         algorithm=algorithm,
         method=method,
         training=training,
@@ -200,23 +200,23 @@ def _shapes(part: Tree) -> Tree:
 
 def with_engine(setup: Setup) -> Experiment:
     """The setup with its engine, which may try a step of two clients before it is chosen."""
-    options = setup.options
+    options, place = setup.options, place_of(setup.options)
     workload = Workload(
         method=setup.method,
         training=setup.training,
         data=setup.data,
         seed=options.seed,
         precision=setup.precision,
-        rounds=1 if options.may_end_early or options.place != "local" else options.rounds,
+        rounds=1 if options.may_end_early or not place.fused else options.rounds,
         cohort=cohort.largest(options, len(setup.data)),
         uneven=_uneven(options, setup.schedule, setup.data),
     )
     with arithmetic(setup.precision):
         try_hooks(workload)
         check_sound(setup, workload)
-        with budget(options):
+        with place.budget(options):
             engine, reason = choose(options.engine, workload)
-        if options.place == "ray" and isinstance(engine, Sequential):  # evaluation, here, has more threads
+        if not place.fused and isinstance(engine, Sequential):  # evaluation, here, has more threads
             engine, _ = choose(engine.setting, workload)
     return Experiment(**vars(setup), engine=engine, engine_reason=reason)
 

@@ -25,8 +25,9 @@ from undrift.protocol import Cohort, Phase, State
 from undrift.reporting.wording import count_text
 from undrift.simulation import cohort as participation
 from undrift.simulation.channel import TransportChannel
+from undrift.simulation.memory import Memory, RoundResult
 from undrift.simulation.remote import Elsewhere, RemoteStates
-from undrift.simulation.round import Memory, RoundResult, all_finite, first_to_explode, largest_of_clients, sent
+from undrift.simulation.round import all_finite, first_to_explode, largest_of_clients, sent
 from undrift.simulation.setup import Experiment
 from undrift.simulation.watch import Watch
 from undrift.storage.states import Ids

@@ -6,7 +6,7 @@ the engine, while every server asks and hears its own clients.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -26,39 +26,15 @@ from undrift.engines.work import Arrangement
 from undrift.protocol import Cohort, Mail, Message, State
 from undrift.simulation import cohort as participation
 from undrift.simulation.channel import LocalChannel, slices
-from undrift.simulation.place import opener
-from undrift.simulation.remote import RemoteStates
+from undrift.simulation.memory import Memory, RoundResult
+from undrift.simulation.place import transport_opener
 from undrift.simulation.setup import Experiment
 from undrift.simulation.watch import Watch
-from undrift.storage.states import ClientStates, Ids
+from undrift.storage.states import Ids
 from undrift.transport import Answers
 
 _WHOLE = ("ids", "positions", "order", "round", "seed")  # rows of whole numbers, an entry per client
 _REAL = ("weights", "shares", "lr")  # rows of real numbers
-
-
-class Memory(NamedTuple):
-    """What a run remembers between rounds."""
-
-    server: State
-    states: ClientStates | RemoteStates
-    ledger: ClientStates
-
-
-class RoundResult(NamedTuple):
-    """What a round leaves behind; nothing is remembered until the caller keeps it."""
-
-    ids: Ids
-    server: State
-    clients: States  # of the cohort
-    ledger: State  # what the server remembers of the cohort, stacked [n, ...]
-    bytes_down: int
-    bytes_up: int
-    train_loss: float
-    diverged: Ids  # clients that made a number infinite or not a number
-    diagnostics: list[float]  # in the order of their columns
-    obstacle: str  # why rounds are not replayed or compiled, although the engine would
-    failures: Mapping[str, int] = {}  # answers that were left out, by reason, and `attempts`
 
 
 class _Entry(NamedTuple):
@@ -306,7 +282,7 @@ def _replayer(experiment: Experiment) -> CudaGraphs | Compiler | None:
 
 def capacity(experiment: Experiment) -> int:
     """How many runs like this one can train together: as many as the engine has room for at once."""
-    if not isinstance(experiment.engine, Batched) or opener(experiment.options) is not None:
+    if not isinstance(experiment.engine, Batched) or transport_opener(experiment.options) is not None:
         return 1
     count = participation.size(experiment.options, len(experiment.data)) or len(experiment.data)
     return max(1, experiment.engine.chunk // count)
@@ -319,7 +295,7 @@ def can_train_together(a: Experiment, b: Experiment) -> bool:
     """Whether two runs differ in seed and learning rate at most."""
     free = ("seed", "lr", "engine", "device")  # the last two as they were asked for; what was chosen must be the same
     return (
-        a.options.place == "local"
+        transport_opener(a.options) is None
         and replace(a.options, **{name: getattr(b.options, name) for name in free}) == b.options
         and (a.algorithm, a.weighting, len(a.data)) == (b.algorithm, b.weighting, len(b.data))
         and all(getattr(a.objects, part) == getattr(b.objects, part) for part in _ON_UPDATES)

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,6 @@ from torch import nn
 from undrift.client.classification import confusion
 from undrift.client.evaluate import MOST_BYTES, predict, predictions
 from undrift.client.fairness import Figures, fairness
-from undrift.core import tree
 from undrift.core.log import failure, notice, warning
 from undrift.core.parts import Part, mark
 from undrift.core.tree import Tree
@@ -41,6 +39,7 @@ from undrift.reporting.record import (
 )
 from undrift.reporting.wording import count_text, unit_of_traffic
 from undrift.simulation import accounting
+from undrift.simulation.connection import connected
 from undrift.simulation.divergence import DivergenceError, remedy
 from undrift.simulation.evaluation import (
     Confusion,
@@ -51,19 +50,16 @@ from undrift.simulation.evaluation import (
     server_models,
 )
 from undrift.simulation.fit import check_samples
+from undrift.simulation.memory import Memory, RoundResult
 from undrift.simulation.options import Options
-from undrift.simulation.place import opener
-from undrift.simulation.remote import RemoteStates
-from undrift.simulation.round import Memory, RoundResult
+from undrift.simulation.place import transport_opener
 from undrift.simulation.setup import Experiment
 from undrift.statistics.predictions import Predictions
 from undrift.storage import model_file
 from undrift.storage import predictions as predictions_file
-from undrift.storage.arena import Space
 from undrift.storage.details import Detail
 from undrift.storage.directory import Found, RunDirectory
 from undrift.storage.files import DamageError
-from undrift.storage.states import ClientStates
 from undrift.transport import ClientsLostError, LostStatesError
 
 if TYPE_CHECKING:
@@ -83,20 +79,13 @@ class Run:
         environment: dict[str, Any],
         directory: RunDirectory | None,
     ) -> None:
-        learner, method = experiment.learner, experiment.method
         self._experiment = experiment
         self.config, self.environment = config, environment
         self._directory = directory
-        self._server: State = method.server(learner.parameters, learner.buffers)
-        self._server |= experiment.observer.remembered(learner.parameters)
-        population, self._space = len(experiment.data), Space(learner.device, self.out)
-        self._states = ClientStates(method.client(learner.parameters, learner.buffers), population, self._space)
-        self.place = opener(experiment.options)  # what opens the way to clients elsewhere; None: they are here
-        self._remote: RemoteStates | None = None  # while clients are elsewhere, which then have what they remember
-        self._heard = np.zeros(population, dtype=np.int64)  # the last round of every client that was kept; 0: none
-        self._ledger = ClientStates(method.ledger(learner.parameters), population, self._space)
+        self.memory = Memory(experiment, self.out)  # what the next round starts from
+        self.open_transport = transport_opener(experiment.options)  # to clients elsewhere; None: they are here
         self._evaluate = Evaluator(experiment)
-        several = SEVERAL_MODELS if len(method.models(self._server)) > 1 else {}
+        several = SEVERAL_MODELS if len(experiment.method.models(self.memory.server)) > 1 else {}
         # columns of the history besides those of every run
         failing = FAILURE_COLUMNS if experiment.answers_may_fail else {}
         spent = accounting.spent(experiment, 1)
@@ -104,7 +93,6 @@ class Run:
         self._obstacle = ""
         self._rows: list[dict[str, Any]] = []
         self._exploded = False  # and it has been said
-        self._taken_part = np.zeros(population, dtype=np.int64)  # rounds, of every client
         self._saved_at, self._save_seconds, self._saved_bytes = time.monotonic(), 0.0, 0
         self._checkpoint: Path | None = None
         self._found: Found | None = None  # what the run continues from, until the directory has been put in order
@@ -119,17 +107,17 @@ class Run:
     @property
     def parameters(self) -> Tree:
         """The server's model, ``{name: tensor}``, as it is evaluated."""
-        return _copied(self._experiment.method.presented(self._server))
+        return _copied(self._experiment.method.presented(self.memory.server))
 
     @property
     def models(self) -> list[Tree]:
         """All the server's models, for algorithms that keep several, as training goes on from them."""
-        return [_copied(model) for model in self._experiment.method.models(self._server)]
+        return [_copied(model) for model in self._experiment.method.models(self.memory.server)]
 
     @property
     def buffers(self) -> Tree:
         """The server's buffers (BatchNorm statistics and the like), where they are averaged."""
-        return _copied(self._experiment.method.buffers(self._server))
+        return _copied(self._experiment.method.buffers(self.memory.server))
 
     @property
     def model(self) -> nn.Module:
@@ -225,7 +213,7 @@ class Run:
         Computed when it is asked for.
         """
         data = self._experiment.data
-        frame = pd.DataFrame({"samples": data.sizes, "rounds": self._taken_part.copy()})
+        frame = pd.DataFrame({"samples": data.sizes, "rounds": self.memory.taken_part.copy()})
         if data.classes is not None and data.y.ndim == 1:
             frame.insert(1, "classes", np.bincount(class_holders(data, data.classes)[0], minlength=len(data)))
         frame["accuracy"] = self._client_accuracies()
@@ -283,11 +271,6 @@ class Run:
         return self._experiment
 
     @property
-    def memory(self) -> Memory:
-        """What the next round starts from."""
-        return Memory(self._server, self._states if self._remote is None else self._remote, self._ledger)
-
-    @property
     def precision(self) -> str:
         """How products of single precision are computed: fp32, tf32 or bf16."""
         return self._experiment.precision
@@ -306,14 +289,8 @@ class Run:
     @property
     def states(self) -> str:
         """How much is remembered of clients, and where: on the device, in memory, on disk."""
-        size, unit = unit_of_traffic(self._kept.values())
-        return ", ".join(f"{kept / size:.3g} {unit} {place}" for place, kept in self._kept.items()) or "none"
-
-    @property
-    def _kept(self) -> dict[str, int]:
-        """Bytes of clients' states and of the ledger, by the place they are kept in."""
-        both = self.memory.states.kept, self._ledger.kept
-        return {place: sum(kept.get(place, 0) for kept in both) for place in both[0] | both[1]}
+        size, unit = unit_of_traffic(self.memory.kept.values())
+        return ", ".join(f"{kept / size:.3g} {unit} {place}" for place, kept in self.memory.kept.items()) or "none"
 
     @property
     def out(self) -> Path | None:
@@ -365,7 +342,8 @@ class Run:
             raise DivergenceError(number, wrong.tolist(), checkpoint, self)
         row |= self._diagnosed(result) | accounting.spent(self._experiment, number)
         with mark(Part.COHORT):
-            self._keep(result)
+            self.memory.keep(result, number)
+            self._note_places()
         if number % self.options.eval_every == 0 or number == self.options.rounds:
             trained = time.perf_counter()
             with mark(Part.EVALUATION):
@@ -382,7 +360,7 @@ class Run:
 
     def _evaluated(self, number: int) -> dict[str, float]:
         """Figures of the model after a round; what was found besides is kept."""
-        found = self._evaluate(self.memory, np.flatnonzero(self._taken_part), number)
+        found = self._evaluate(self.memory, self.memory.clients, number)
         detail: Detail = {}
         if found.confusion is not None:
             self._confusion = number, found.confusion
@@ -407,58 +385,33 @@ class Run:
             f"{row['train_loss']:.3g}, over {EXPLODED} times that of the first round; {remedy(self._experiment)}"
         )
 
-    def _keep(self, result: RoundResult) -> None:
-        self._server = result.server
-        self._heard[result.ids] = self.rounds + 1
-        if self._remote is not None:
-            self._remote.transport.keep(self.rounds + 1, result.ids)
-        for part, states in result.clients.parts():
-            self._states.scatter(result.ids[part], states)
-        self._ledger.scatter(result.ids, result.ledger)
-        self._taken_part[result.ids] += 1
-        self._note_places()
-
     @contextmanager
     def reaching_clients(self) -> Iterator[None]:
         """During the block clients are where the option `place` says; afterwards what they remember is here again."""
-        if self.place is None:
+        if self.open_transport is None:
             yield
             return
-        transport = self.place(self._experiment)
         try:
-            transport.restore(self._states.blocks(), self._heard)
-            self._remote = RemoteStates(self._experiment, transport, self._states.initial, self._heard)
-            try:
+            with connected(self._experiment, self.open_transport, self.memory):
                 yield
-            except (KeyboardInterrupt, DivergenceError):  # the run goes to the caller
-                self._fetch_states(self._remote)
-                raise
-            except (ClientsLostError, LostStatesError) as error:
-                raise ClientsLostError(f"{error}; {self._where_to_go_on()}") from error
-            self._fetch_states(self._remote)
-        finally:
-            self._remote = None
-            transport.close()
+        except (ClientsLostError, LostStatesError) as error:
+            raise ClientsLostError(f"{error}; {self._where_to_go_on()}") from error
 
     def _where_to_go_on(self) -> str:
         if self._checkpoint is None:
             return "there is no checkpoint to resume from"
         return f"resume from {self._checkpoint} with: undrift resume {shlex.quote(str(self.out))}"
 
-    def _fetch_states(self, remote: RemoteStates) -> None:
-        for block in remote.blocks():
-            self._states.scatter(block["ids"].numpy(), block["states"])
-
     def _note_places(self) -> None:
         """Put on record where states are kept, and say so when some are on disk."""
-        before, places = self.environment.get("states"), ", ".join(self._kept)
+        before, places = self.environment.get("states"), ", ".join(self.memory.kept)
         if places in ("", before):
             return
         self.environment = self.environment | {"states": places}
         if self._directory is not None:
             self._directory.write_environment(self.environment)
-        if "on disk" in self._kept:
-            notice(f"{self.label}: client states fill the memory; further ones go to disk, in {self._space.home}")
+        if "on disk" in self.memory.kept:
+            notice(f"{self.label}: client states fill the memory; further ones go to disk, in {self.memory.space.home}")
 
     def _keep_row(self, row: dict[str, Any]) -> dict[str, Any]:
         row = {name: row[name] for name in (*(column.name for column in COLUMNS), *self._further)}
@@ -471,7 +424,7 @@ class Run:
     def _client_accuracies(self) -> Figures:
         """Accuracy of the model that every client would use, after the last round."""
         if self._accuracies is None or self._accuracies[0] != self.rounds:
-            ids = np.flatnonzero(self._taken_part)
+            ids = self.memory.clients
             with arithmetic(self.precision), threads(self._experiment.engine.threads):
                 found = client_accuracies(self._experiment, self.memory, ids, self.rounds + 1)
             self._accuracies = self.rounds, found
@@ -512,35 +465,22 @@ class Run:
         with mark(Part.SAVING):
             names = self._experiment.learner.state_names()
             self._checkpoint = directory.save(self.rounds, self._parts(), ended=self.ended, names=names)
-        self._saved_at, self._saved_bytes = time.monotonic(), self._bytes
+        self._saved_at, self._saved_bytes = time.monotonic(), self.memory.nbytes
         self._save_seconds = self._saved_at - started
         return self._checkpoint
 
     def save_if_due(self) -> None:
         """Save so often that saving takes a small share of the time."""
-        expected = self._save_seconds + (self._bytes - self._saved_bytes) / _SAVING_SPEED
-        durable = self._remote is not None and self._remote.transport.durable
+        expected = self._save_seconds + (self.memory.nbytes - self._saved_bytes) / _SAVING_SPEED
+        durable = self.memory.remote is not None and self.memory.remote.transport.durable
         if durable or time.monotonic() - self._saved_at >= expected / _SAVING_SHARE:
             self.save()
 
-    @property
-    def _bytes(self) -> int:
-        """The size of a checkpoint."""
-        return tree.nbytes(self._server) + sum(self._kept.values())
-
     def _parts(self) -> Iterator[State]:
-        """All that is remembered, in parts that fit into memory."""
-        nothing: State = {}
-        blocks = zip_longest(self.memory.states.blocks(), self._ledger.blocks(), fillvalue=nothing)
-        clients, ledger = next(blocks, (nothing, nothing))
-        who = np.flatnonzero(self._taken_part)
-        taken_part = torch.from_numpy(np.stack([who, self._taken_part[who]], axis=1))
-        first = {"server": self._server, "taken_part": taken_part, "clients": clients, "ledger": ledger}
-        if self.place is not None:
-            first["heard"] = torch.from_numpy(self._heard)
-        yield first | model_file.in_use(self._server, *model_in_use(self._experiment, self.memory))
-        for clients, ledger in blocks:
-            yield {"clients": clients, "ledger": ledger}
+        """Of a checkpoint; the first has the model in use as well."""
+        parts = self.memory.parts(with_heard=self.open_transport is not None)
+        yield next(parts) | model_file.in_use(self.memory.server, *model_in_use(self._experiment, self.memory))
+        yield from parts
 
     def restore(self) -> None:
         """Go back to the newest good checkpoint of the run directory, or to the start. Nothing changes on disk yet."""
@@ -549,19 +489,9 @@ class Run:
         if found.checkpoint is None:
             return
         for number, part in enumerate(found.checkpoint.parts()):
-            if misfit := self._misfit(part, first=number == 0):
+            if misfit := self.memory.misfit(part, first=number == 0):
                 raise ValueError(f"{found.checkpoint.path} is not of this algorithm and model: {misfit}")
-            # Copies are aligned as those of a run that never stopped, on which the last bit of a product may depend.
-            memory = tree.map_nest(lambda v: v.to(self._experiment.learner.device, copy=True), part)
-            if "server" in memory:
-                self._server = tree.ordered_like(memory["server"], self._server)
-                who, rounds = part["taken_part"].numpy().T
-                self._taken_part[who] = rounds
-                if "heard" in part:
-                    self._heard[:] = part["heard"].numpy()
-            for states, name in ((self._states, "clients"), (self._ledger, "ledger")):
-                if name in memory:
-                    states.scatter(part[name]["ids"].numpy(), tree.ordered_like(memory[name]["states"], states.initial))
+            self.memory.restore(part)
         self._rows, self.ended = found.rows, found.checkpoint.ended
         self._detail = found.detail
         self._exploded = any(exploded(row["train_loss"], self._rows[0]["train_loss"]) for row in self._rows)
@@ -578,47 +508,6 @@ class Run:
         self._directory.go_back_to(found)
         self._directory.change_rounds(self.options.rounds)
         self._note_places()
-
-    def _misfit(self, part: State, first: bool) -> str:
-        """What of a part of a checkpoint the algorithm and the model do not have; empty if it fits."""
-        if ("server" in part) != first or ("taken_part" in part) != first:
-            return "the server's state is not where it should be"
-        if first and (wrong := _difference(part["server"], self._server)):
-            return f"{wrong} of the server's state"
-        population = len(self._taken_part)
-        if first and not _are_clients(part["taken_part"], population, columns=2):
-            return "taken_part"
-        if "heard" in part and part["heard"].shape != (population,):
-            return "heard"
-        for states, name in ((self._states, "clients"), (self._ledger, "ledger")):
-            mine = part.get(name, {})
-            if not mine:
-                continue
-            if not _are_clients(mine.get("ids"), population):
-                return f"the ids of {name}"
-            if wrong := _difference(mine.get("states", {}), tree.repeat(states.initial, len(mine["ids"]))):
-                return f"{wrong} of the states of {name}"
-        return ""
-
-
-def _difference(nest: State, like: State) -> str:
-    """The name of a tensor that is missing, superfluous, or of another shape or dtype."""
-    found, wanted = tree.flatten(nest), tree.flatten(like)
-    for name in {**wanted, **found}:
-        if name not in found or name not in wanted:
-            return name
-        if (found[name].shape, found[name].dtype) != (wanted[name].shape, wanted[name].dtype):
-            return name
-    return ""
-
-
-def _are_clients(ids: Any, population: int, columns: int = 0) -> bool:
-    """Whether a tensor holds the numbers of different clients, in its first column if it has some."""
-    shape = (columns,) if columns else ()
-    if not isinstance(ids, torch.Tensor) or ids.dtype != torch.int64 or ids.shape[1:] != shape or not ids.ndim:
-        return False
-    numbers = (ids[:, 0] if columns else ids).tolist()
-    return len(set(numbers)) == len(numbers) and all(0 <= number < population for number in numbers)
 
 
 def _copied(tree: Tree) -> Tree:

@@ -38,7 +38,7 @@ from undrift.simulation.describe import (
 )
 from undrift.simulation.loop import train
 from undrift.simulation.options import AUTO
-from undrift.simulation.place import session
+from undrift.simulation.place import place_of
 from undrift.simulation.prepare import find_algorithm, find_data, prepare, with_engine
 from undrift.simulation.run import Run
 from undrift.simulation.setup import Experiment
@@ -51,7 +51,7 @@ def simulate(given: Arguments) -> Run:
     """Train `model` on the clients of `data` by `algorithm`, and return the run."""
     callbacks = as_callbacks(given.callbacks)
     resolved = resolve_defaults(given.objects, given.options, find_data(given.data, given.seed))
-    with session(resolved.options), _started(resolved, given) as run:
+    with place_of(resolved.options).session(resolved.options), _started(resolved, given) as run:
         announce(run, resolved)
         train([run], callbacks, given.on_divergence)
     return run
@@ -131,7 +131,7 @@ def resume(
     stored = read_options(directory)
     if address is not None:
         stored = replace(stored, address=address)
-    with session(stored), directory.writing():
+    with place_of(stored).session(stored), directory.writing():
         options = stored if rounds is None else with_rounds(directory, stored, rounds)
         run = reopen(with_engine(prepare(restore(directory, given), options)), directory)
         run.ended = False

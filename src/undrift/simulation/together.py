@@ -20,7 +20,7 @@ from undrift.simulation.defaults import Resolved
 from undrift.simulation.describe import as_begun, same_options
 from undrift.simulation.loop import train
 from undrift.simulation.options import Options
-from undrift.simulation.place import session
+from undrift.simulation.place import place_of
 from undrift.simulation.prepare import find_algorithm, prepare, with_engine
 from undrift.simulation.round import can_train_together, capacity
 from undrift.simulation.run import Run
@@ -88,7 +88,7 @@ def train_all(
     """
     with ExitStack() as places:
         for entry in entries:
-            places.enter_context(session(entry.run.options))
+            places.enter_context(place_of(entry.run.options).session(entry.run.options))
         return _train_all(entries, callbacks, begin, trial)
 
 

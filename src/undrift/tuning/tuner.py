@@ -28,7 +28,7 @@ from undrift.simulation.comparison import Comparison
 from undrift.simulation.defaults import common_weighting
 from undrift.simulation.given import Given, federations_of, labelled_algorithms, list_of_seeds, separated
 from undrift.simulation.options import AUTO, Auto
-from undrift.simulation.place import session
+from undrift.simulation.place import place_of
 from undrift.simulation.prepare import find_features
 from undrift.simulation.progress import counted, overall_bar, skipped
 from undrift.simulation.stored import read_record
@@ -247,7 +247,8 @@ def tune(
         trainer = _Trainer(folder, shared, lr, chosen, plan)
         total = len(every) * len(chosen) * _client_rounds(budget, rounds, method)
         stack.enter_context(overall_bar(f"{len(every) * budget} configurations", total))
-        stack.enter_context(session(next(iter(resolved.values())).options))
+        first = next(iter(resolved.values())).options
+        stack.enter_context(place_of(first).session(first))
         trials = _search(every, method, budget, rounds, trainer)
     tuning = Tuning(trials, _Problem(model, data, test, lr, {**objects, **others}), chosen, home, plan)
     if home is not None:

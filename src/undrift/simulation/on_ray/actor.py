@@ -20,9 +20,9 @@ from undrift.engines import allocation
 from undrift.engines.determinism import arithmetic, threads
 from undrift.protocol import Mail, State
 from undrift.simulation.arguments import Objects
+from undrift.simulation.clients import site
 from undrift.simulation.on_ray.wire import Packed, pack, unpack
 from undrift.simulation.options import Options
-from undrift.simulation.place import site
 from undrift.simulation.prepare import find_model, prepare, with_engine
 from undrift.simulation.setup import Experiment
 from undrift.storage.arena import Ids
