@@ -27,6 +27,7 @@ from federations import (
     assert_same,
     draw,
     federation,
+    options_of,
     simulated,
     training_samples,
 )
@@ -105,10 +106,6 @@ def test_the_run_directory_is_that_of_a_simulation(tmp_path: Path) -> None:
     assert all(torch.equal(exported[name], value) for name, value in run.parameters.items())
     with pytest.raises(ValueError, match="data given as an object"):
         ud.resume(tmp_path / "run", 5, model=SCAFFOLD.model())
-
-
-def options_of(**changed: Any) -> dict[str, Any]:
-    return SHORT | {"engine": "sequential", "cohort": None} | changed
 
 
 def with_arrays(reply: Message, dtype: str = "", stype: str = "") -> Message:
@@ -270,8 +267,6 @@ def test_a_client_whose_memory_is_gone_says_so(tmp_path: Path, caplog: pytest.Lo
         ({"local.lr": "fast"}, "local.lr must be a number"),
         ({"federation.clints": 3}, "unknown key 'federation.clints'"),
         ({"federation.out": "runs"}, "federation.out must be an absolute path, got 'runs'"),
-        ({"run.diagnostics": "client_distance"}, "run.diagnostics are for simulations"),
-        ({"run.metrics": "personal_accuracy"}, "metrics of clients are for simulations"),
         ({"run.faults": "dropout=0.1"}, "is for simulations; a federation has its own"),
         ({"run.cohort": 9}, "cohort must lie between 1 and the federation's 5 clients, got 9"),
     ],

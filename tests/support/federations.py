@@ -79,6 +79,10 @@ def draw(round: int) -> Any:
     return sample(0, round, len(CLIENTS), SHORT["cohort"]).numpy()
 
 
+def options_of(**changed: Any) -> dict[str, Any]:
+    return SHORT | {"engine": "sequential", "cohort": None} | changed
+
+
 BY_ALGORITHM = {law.algorithm.name(): law for law in reversed(LAWS) if law.name != "fsvrg-census"}
 SCAFFOLD = BY_ALGORITHM["scaffold"]
 MIME = BY_ALGORITHM["mime"]

@@ -80,9 +80,14 @@ class Metrics:
         return bool(self.functions) or PER_CLASS in self or CONFUSION in self
 
     @property
+    def of_clients(self) -> tuple[str, ...]:
+        """Those that are made of the accuracies of clients."""
+        return tuple(name for name in self.names if name in (FAIRNESS, PERSONAL))
+
+    @property
     def need_clients(self) -> bool:
         """Whether the accuracy of every client is needed."""
-        return FAIRNESS in self or PERSONAL in self
+        return bool(self.of_clients)
 
     @property
     def columns(self) -> list[str]:

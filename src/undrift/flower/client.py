@@ -22,11 +22,11 @@ from undrift.core.tree import Nest
 from undrift.data.federated import FederatedData
 from undrift.engines import Sequential, Stacked
 from undrift.engines.determinism import arithmetic, threads
-from undrift.flower.expected import expected_messages, personal_mail
+from undrift.flower.expected import expected_messages, personal_mail, phases, served_mail
 from undrift.flower.facts import difference, digest, facts
 from undrift.flower.log import to_flower
 from undrift.flower.messages import CENSUS, EXCHANGE, MAIL, ORDER, PERSONAL, REFUSAL, REMEMBERED, REPLY, REPORT
-from undrift.flower.order import CENSUS_QUESTION, Told, read_options
+from undrift.flower.order import BUFFERS, CENSUS_QUESTION, OWN, PRIVATE, Told, read_options
 from undrift.flower.samples import Samples
 from undrift.flower.settings import ALGORITHM, MODEL, no_census, read_arguments, read_federation
 from undrift.flower.wire import WireError, from_record, numbers_from, to_record
@@ -111,7 +111,8 @@ class _Client:
         mine, theirs = facts(setup, samples), dict(json.loads(given["facts"]))
         if misfit := difference(mine, theirs, "here", "at the server"):
             warning(f"{_who(context)} does not fit the server and is left out: {misfit}")
-        told = ConfigRecord({"client": number, "samples": len(samples.x), "facts": json.dumps(mine)})
+        own = {"client": number, "samples": len(samples.x), "tests": samples.tests}
+        told = ConfigRecord({**own, "facts": json.dumps(mine)})
         return RecordDict({CENSUS: told})
 
     def exchange(self, message: Message, context: Context) -> RecordDict:
@@ -122,13 +123,15 @@ class _Client:
             mail = from_record(
                 message.content.get(MAIL), asked.expected[asked.order.phase].mail, "the server's message"
             )
-            kept = asked.disk.read().settled(int(asked.order.heard[0]), len(asked.expected) - 1, asked.order.round)
-            before = [draft for draft in kept.drafts if draft.phase < asked.order.phase]
+            training = asked.site.trainees.training_phases  # those after them are for diagnostics: nothing is kept
+            kept = asked.disk.read().settled(int(asked.order.heard[0]), training - 1, asked.order.round)
+            before = [draft for draft in kept.drafts if draft.phase < asked.order.phase < training]
             asked.load(kept.own, before[-1] if before else None)
             answers = asked.site.answer(asked.order, Mail(mail))
-            assert asked.site.draft is not None
-            after = Version(asked.order.round, asked.order.phase, asked.site.draft.after.read(0))
-            asked.disk.write(Kept(kept.own, (*before, after)))
+            if asked.order.phase < training:
+                assert asked.site.draft is not None
+                after = Version(asked.order.round, asked.order.phase, asked.site.draft.after.read(0))
+                asked.disk.write(Kept(kept.own, (*before, after)))
             reply, report = tree.row(answers.replies, 0), tree.row(answers.reports, 0)
         return RecordDict({REPLY: to_record(reply), REPORT: to_record(report)})
 
@@ -137,14 +140,14 @@ class _Client:
         with self._asked(message, context) as asked:
             mail = from_record(message.content.get(MAIL), asked.personal_mail(), "the server's message")
             asked.load_newest()
-            counts = asked.site.personal(asked.order, Mail(mail))
+            counts = asked.site.personal(asked.order, Mail(mail), own=asked.told.part == OWN)
         return RecordDict({REPLY: to_record({"counts": counts[0]})})
 
     def remembered(self, message: Message, context: Context) -> RecordDict:
         """A part of the model that this client keeps for itself, for the mean that the server evaluates."""
         with self._asked(message, context) as asked:
             part = asked.told.part
-            if part not in ("private", "buffers"):
+            if part not in (PRIVATE, BUFFERS):
                 raise WireError(f"the server's order: {check.shown(part)} is not sent")
             asked.load_newest()
             states = asked.site.remembered(asked.order, part)
@@ -211,7 +214,7 @@ class _Asked:
         self.expected = expected_messages(setup, told.terms.population, told.order.round)
         own = None if samples.test is None else (samples.test[0].to(learner.device), samples.test[1].to(learner.device))
         trainees = Trainees(
-            phases=method.phases,
+            phases=phases(setup),
             training_phases=len(method.phases),
             personal=method.personal,
             training=setup.training,
@@ -245,6 +248,8 @@ class _Asked:
         self.load(kept.own, kept.drafts[-1] if kept.drafts else None)
 
     def personal_mail(self) -> Nest:
+        if self.told.part != OWN:
+            return served_mail(self._setup, buffers=self.told.part == BUFFERS)
         if self._setup.method.personal is None:
             raise WireError("the server's order: clients of this algorithm have no model of their own")
         return personal_mail(self._setup, self.told.terms.population, self.order.round)

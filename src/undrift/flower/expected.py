@@ -19,7 +19,7 @@ from undrift.data.federated import FederatedData
 from undrift.engines import Sequential
 from undrift.engines.determinism import arithmetic, threads
 from undrift.flower.wire import structure
-from undrift.protocol import Cohort, Mail, State
+from undrift.protocol import Cohort, Mail, Phase, State
 from undrift.simulation.setup import Setup
 from undrift.storage.arena import Space
 from undrift.storage.states import ClientStates
@@ -35,12 +35,12 @@ class Expected(NamedTuple):
 
 
 def expected_messages(setup: Setup, population: int, round: int) -> list[Expected]:
-    """Of every phase."""
+    """Of every phase, also that of diagnostics."""
     site, (server, cohort) = _site(setup), _start(setup, population, round)
-    method, one = setup.method, cohort.shares
+    one = cohort.shares
     found, first = [], np.zeros(1, dtype=np.int64)
     with torch.no_grad(), arithmetic(setup.precision), threads(1):
-        for number, phase in enumerate(method.phases):
+        for number, phase in enumerate(site.trainees.phases):
             mail = phase.ask(server, cohort)
             order = Order(
                 round=round,
@@ -66,6 +66,18 @@ def personal_mail(setup: Setup, population: int, round: int) -> Nest:
         return structure(inbox(setup.method.personal.ask(*_start(setup, population, round)), 0))
 
 
+def served_mail(setup: Setup, buffers: bool) -> Nest:
+    """The structure of what a client is sent to evaluate the server's model, with its buffers or without."""
+    learner = setup.learner
+    return structure({"model": learner.parameters, "buffers": learner.buffers if buffers else {}})
+
+
+def phases(setup: Setup) -> tuple[Phase, ...]:
+    """Those of the algorithm, and that of diagnostics."""
+    probe = setup.observer.probe
+    return (*setup.method.phases, *(() if probe is None else (probe,)))
+
+
 def inbox(mail: Mail, position: int) -> Nest:
     """What one client of a cohort is sent."""
     return mail.shared | tree.row(mail.each, position)
@@ -85,7 +97,7 @@ def _site(setup: Setup) -> Site:
     twice = torch.zeros(2, dtype=torch.int64)
     few = FederatedData.from_rows(data.x[twice], data.y[twice], np.arange(2), [2], classes=data.classes)
     trainees = Trainees(
-        phases=setup.method.phases,
+        phases=phases(setup),
         training_phases=len(setup.method.phases),
         personal=None,
         training=replace(setup.training, table=Table.of(few, learner.device), schedule=Schedule(2, 1, None)),

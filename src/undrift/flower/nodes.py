@@ -27,6 +27,7 @@ class Client(NamedTuple):
 
     node: int
     samples: int
+    tests: int  # test samples of its own
 
 
 class Census:
@@ -93,7 +94,7 @@ class Census:
         if misfit:
             warning(f"client {client} (node {node}) is left out: {misfit}")
             return
-        self.clients[client] = Client(node, told["samples"])
+        self.clients[client] = Client(node, told["samples"], told["tests"])
 
 
 class Nodes:

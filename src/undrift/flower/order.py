@@ -28,7 +28,11 @@ T = TypeVar("T")
 
 # What a census asks and answers.
 CENSUS_QUESTION: Mapping[str, type] = {"facts": str, "options": str, "clients": int}
-CENSUS_ANSWER: Mapping[str, type] = {"client": int, "samples": int, "facts": str}
+CENSUS_ANSWER: Mapping[str, type] = {"client": int, "samples": int, "tests": int, "facts": str}
+
+# Parts of a question besides its mail: which of what a client remembers is asked for; which model is evaluated, the
+# client's own or the server's in the mail, with buffers or without.
+PRIVATE, BUFFERS, OWN = "private", "buffers", "own"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 from undrift.client import metrics
 from undrift.core import check
 from undrift.core.extras import needs
-from undrift.core.log import notice
+from undrift.core.log import notice, warning
 from undrift.data.batches import Schedule
 from undrift.data.federated import FederatedData
 from undrift.flower.expected import expected_messages
@@ -29,6 +29,7 @@ from undrift.flower.settings import ALGORITHM, MODEL, Federation, no_census, rea
 from undrift.flower.transport import FlowerTransport
 from undrift.methods.private import deployed
 from undrift.reporting.record import RESERVED_NAMES
+from undrift.reporting.wording import count_text
 from undrift.simulation import cohort
 from undrift.simulation.arguments import Arguments
 from undrift.simulation.defaults import Resolved, resolve_defaults
@@ -84,6 +85,7 @@ def serve(
     draft = _prepared(arguments, _Population("", range(federation.clients), [1] * federation.clients), test)
     census = Census(grid, federation, facts(draft.setup, test), json.dumps(asdict(draft.setup.options)))
     census.take()
+    _check_tests(draft.setup, census)
     with _opened(federation, arguments, census, test) as (run, population, resolved):
         run.open_transport = lambda experiment: _transport(experiment, grid, census, population, federation, test)
         announce(run, resolved)
@@ -123,11 +125,24 @@ def _refuse(arguments: Arguments) -> None:
     for name in ("faults", "attack"):
         if getattr(arguments, name) is not None:
             raise ValueError(f"{name}={str(getattr(arguments, name))!r} is for simulations; a federation has its own")
-    if arguments.diagnostics:
-        raise ValueError(f"run.diagnostics are for simulations, got {', '.join(arguments.diagnostics)}")
+    if arguments.privacy is None:
+        return
     chosen = metrics.find(arguments.metrics, reserved=RESERVED_NAMES)
-    if chosen.need_clients:
-        raise ValueError(f"metrics of clients are for simulations, got {', '.join(chosen.names)}")
+    for name, asked in (("run.diagnostics", arguments.diagnostics), ("run.metrics", chosen.of_clients)):
+        if asked:
+            raise ValueError(f"with server.privacy, clients send cut updates only: leave out {name}={','.join(asked)}")
+
+
+def _check_tests(setup: Setup, census: Census) -> None:
+    """Refuses metrics of clients that have nothing to test their models on."""
+    asked, without = setup.metrics.of_clients, [n for n, client in census.clients.items() if not client.tests]
+    if asked and len(without) == len(census.clients):
+        raise ValueError(
+            f"run.metrics={','.join(asked)} needs clients with test samples of their own, and none has any; give "
+            "Samples(x, y, test=(x, y))"
+        )
+    if asked and without:
+        warning(f"{count_text(len(without), 'client')} without test samples count in no metric of clients")
 
 
 @contextmanager

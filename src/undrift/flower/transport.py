@@ -17,7 +17,7 @@ from undrift.core.tree import Nest
 from undrift.flower.expected import Expected, inbox
 from undrift.flower.messages import EXCHANGE, MAIL, ORDER, PERSONAL, REMEMBERED, REPLY, REPORT, send
 from undrift.flower.nodes import Nodes
-from undrift.flower.order import Terms, Told
+from undrift.flower.order import BUFFERS, OWN, Terms, Told
 from undrift.flower.wire import WireError, from_record, to_record
 from undrift.protocol import Mail, State
 from undrift.storage.arena import Ids
@@ -48,8 +48,7 @@ class FlowerTransport:
         self._means: dict[str, tuple[bytes, tuple[Ids, State]]] = {}  # what `remembered` found last, and when
 
     def exchange(self, order: Order, mail: Mail) -> Answers:
-        if order.phase == 0:
-            self._nodes.refresh()
+        self._nodes.refresh()
         if self._expected[0] != order.round:
             self._expected = order.round, self._expect(order.round)
         like = self._expected[1][order.phase]
@@ -72,9 +71,10 @@ class FlowerTransport:
         there = None if len(present) == len(order.ids) else np.array(present, dtype=np.int64)
         return Answers(tree.stack(replies), tree.stack(reports), there, failures)
 
-    def personal(self, order: Order, mail: Mail) -> tuple[Ids, Tensor]:
+    def personal(self, order: Order, mail: Mail, own: bool = True) -> tuple[Ids, Tensor]:
         like = {"counts": torch.zeros(2, dtype=torch.float64)}
-        ids, found = self._gather(PERSONAL, order, mail, like)
+        served = BUFFERS if mail.shared.get("buffers") else ""
+        ids, found = self._gather(PERSONAL, order, mail, like, OWN if own else served)
         return ids, torch.stack([each["counts"] for each in found]) if found else torch.zeros(0, 2)
 
     def remembered(self, order: Order, part: str | None) -> tuple[Ids, State]:

@@ -20,6 +20,7 @@ from undrift.data.federated import FederatedData
 from undrift.data.text import IGNORED
 from undrift.engines.cuda_graph import CudaGraphs
 from undrift.methods.averaging import mean_buffers
+from undrift.protocol import Mail
 from undrift.reporting.record import SEVERAL_MODELS
 from undrift.simulation import cohort as participation
 from undrift.simulation.clients import trainees
@@ -112,10 +113,14 @@ def client_accuracies(experiment: Experiment, memory: Memory, ids: Ids, round: i
     """Accuracy of the model that every client would use at the start of a round [clients].
 
     The clients `ids` have taken part and use their own, where the algorithm gives them one, the others the server's.
-    Each is tested on its own test set or, without one, on the server's test samples of its classes; NaN where there are
-    none.
+    Each is tested on its own test set or, without one, on the server's test samples of its classes, which clients on
+    machines of their own do not have; NaN where there are none.
     """
-    found = _server_accuracies(experiment, memory)
+    if experiment.deployed:
+        own = ids if experiment.method.personal is not None else ids[:0]
+        found = _accuracies_elsewhere(experiment, memory, np.setdiff1d(np.arange(len(experiment.data)), own), round)
+    else:
+        found = _server_accuracies(experiment, memory)
     for client, accuracy in _personal_accuracies(experiment, memory, ids, round).items():
         found[client] = accuracy
     return found
@@ -138,6 +143,18 @@ def _server_accuracies(experiment: Experiment, memory: Memory) -> Figures:
     by_class = [_summed(labels[known], counts[known], data.classes) for counts in (right, scored)]
     owner, label = class_holders(data, data.classes)
     return _ratio(*(_summed(owner, counts[label], len(data)) for counts in by_class))
+
+
+def _accuracies_elsewhere(experiment: Experiment, memory: Memory, ids: Ids, round: int) -> Figures:
+    """Accuracy of the server's model for these clients, each on its own machine; NaN for others and without answer."""
+    found, states = np.full(len(experiment.data), math.nan), memory.states
+    if not len(ids) or not isinstance(states, RemoteStates):
+        return found
+    model, buffers = model_in_use(experiment, memory)
+    order = between_rounds(experiment, ids, round)._replace(heard=states.heard[ids])
+    who, counts = states.transport.personal(order, Mail({"model": model, "buffers": buffers or {}}), own=False)
+    found[who] = _ratio(*counts.numpy().T)
+    return found
 
 
 def _summed(places: Ids, values: Figures, count: int) -> Figures:

@@ -96,20 +96,33 @@ class RemoteRounds:
         order = self._order(remote, ids, cohort, round)._replace(attempt=attempt)
         channel = TransportChannel(Elsewhere(remote, ids), order)
         watch = Watch([experiment], [server], [cohort]) if experiment.observer.diagnostics else None
-        if watch is not None:
-            (server,) = watch.begin(channel)
-        heard = _Heard(server, cohort, None, [])
+        begun = _Heard(server, cohort, None, [])
+        heard = begun if watch is None else self._probed(watch, channel, begun, tally)
         for number, phase in enumerate(experiment.method.phases):
-            found = self._phase(channel, number, phase, heard, watch, tally)
-            if found is None:
-                return None
-            heard = found
+            if heard is None:
+                break
+            heard = self._phase(channel, number, phase, heard, watch, tally)
+        if heard is None:
+            return None
         figures, server = None, heard.server
         if watch is not None:
             figures, (server,) = watch.end([server])
         result = self._result(heard, server, Elsewhere(remote, ids), figures)
         failures = {**tally.failures, "asked": len(ids), "attempts": attempt}
         return result._replace(bytes_down=tally.down, bytes_up=tally.up, failures=failures)
+
+    def _probed(self, watch: Watch, channel: TransportChannel, heard: _Heard, tally: _Tally) -> _Heard | None:
+        """The round with the clients that answer what diagnostics ask before it; None if these are too few."""
+        (server,) = watch.begin(channel)
+        heard = heard._replace(server=server)
+        for answers in watch.probed:
+            tally.failures.update(answers.failures)
+            if answers.present is not None and len(answers.present) < len(heard.cohort.ids):
+                if len(answers.present) < self._experiment.options.min_answers:
+                    return None
+                heard = self._left(heard, answers.present)
+                watch.leave(slice(None), heard.cohort)
+        return heard
 
     def _phase(
         self,

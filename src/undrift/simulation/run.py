@@ -214,7 +214,7 @@ class Run:
         """
         data = self._experiment.data
         frame = pd.DataFrame({"samples": data.sizes, "rounds": self.memory.taken_part.copy()})
-        if data.classes is not None and data.y.ndim == 1:
+        if data.classes is not None and data.y.ndim == 1 and not self._experiment.deployed:  # which has no labels here
             frame.insert(1, "classes", np.bincount(class_holders(data, data.classes)[0], minlength=len(data)))
         frame["accuracy"] = self._client_accuracies()
         if data.client_names is not None:

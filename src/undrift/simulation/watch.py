@@ -25,6 +25,7 @@ class Watch:
         self._runs, self._before, self._cohorts = runs, servers, cohorts
         self._reports: list[Nest] = [{} for _ in runs]
         self._gradients: list[Nest] = [{} for _ in runs]
+        self.probed: list[Answers] = []  # what clients answered before the round's own phases, where they were asked
 
     @property
     def phases(self) -> tuple[Probe, ...]:
@@ -38,10 +39,11 @@ class Watch:
         for number, probe in enumerate(self.phases, start=len(self._runs[0].method.phases)):
             with mark(Part.DIAGNOSTICS):
                 mails = [probe.ask(*given) for given in zip(servers, self._cohorts, strict=True)]
-                self._gradients = [answers.replies for answers in channel.exchange(number, mails, self._cohorts)]
+                self.probed = channel.exchange(number, mails, self._cohorts)
+                self._gradients = [answers.replies for answers in self.probed]
         return servers
 
-    def leave(self, present: Tensor, cohort: Cohort) -> None:
+    def leave(self, present: Tensor | slice, cohort: Cohort) -> None:
         """Of a run that trains alone, go on with the clients at these positions, which are the cohort now."""
         self._cohorts = [cohort]
         self._reports, self._gradients = (

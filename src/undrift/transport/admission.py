@@ -1,4 +1,4 @@
-"""Which answers count: those whose numbers are finite and not absurdly large."""
+"""Which answers count: those whose numbers are finite, reports included, and not absurdly large."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from undrift.core import tree
-from undrift.protocol import Message
+from undrift.core.tree import Nest
 from undrift.transport.order import Answers
 
 _ABSURD = 1000  # times the median norm
@@ -16,7 +16,7 @@ _FEWEST = 3  # answers of which the median says what is usual
 def admit(answers: Answers, count: int) -> Answers:
     """The answers without those that cannot be used; where none is finite, all, so that the run is seen to diverge."""
     norms = _norms(answers.replies, count)
-    finite = norms.isfinite()
+    finite = norms.isfinite() & _norms(answers.reports, count).isfinite()
     if not bool(finite.any()):
         return answers
     absurd = finite & (norms > _ABSURD * norms[finite].median()) & (int(finite.sum()) >= _FEWEST)
@@ -32,10 +32,10 @@ def admit(answers: Answers, count: int) -> Answers:
     return Answers(replies, reports, present, failures)
 
 
-def _norms(replies: Message, count: int) -> Tensor:
-    """The norm of all numbers of each reply [n]; infinite or NaN if one of them is."""
+def _norms(answers: Nest, count: int) -> Tensor:
+    """The norm of all numbers of each client [n]; infinite or NaN if one of them is."""
     squares = torch.zeros(count, dtype=torch.float64)
-    for leaf in tree.leaves(replies):
+    for leaf in tree.leaves(answers):
         if leaf.is_floating_point() and leaf.numel():
             squares += torch.linalg.vector_norm(leaf.reshape(count, -1), dim=1).double().square().cpu()
     return squares.sqrt()

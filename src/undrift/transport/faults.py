@@ -127,8 +127,8 @@ class FaultyTransport:
 
     # what is between rounds does not fail
 
-    def personal(self, order: Order, mail: Mail) -> tuple[Ids, Tensor]:
-        return self._transport.personal(order, mail)
+    def personal(self, order: Order, mail: Mail, own: bool = True) -> tuple[Ids, Tensor]:
+        return self._transport.personal(order, mail, own)
 
     def remembered(self, order: Order, part: str | None) -> tuple[Ids, State]:
         return self._transport.remembered(order, part)

@@ -21,8 +21,8 @@ class InProcess:
     def exchange(self, order: Order, mail: Mail) -> Answers:
         return self._site.answer(order, mail)
 
-    def personal(self, order: Order, mail: Mail) -> tuple[Ids, Tensor]:
-        return order.ids, self._site.personal(order, mail)
+    def personal(self, order: Order, mail: Mail, own: bool = True) -> tuple[Ids, Tensor]:
+        return order.ids, self._site.personal(order, mail, own)
 
     def remembered(self, order: Order, part: str | None) -> tuple[Ids, State]:
         return order.ids, self._site.remembered(order, part)

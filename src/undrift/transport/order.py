@@ -69,8 +69,11 @@ class Transport(Protocol):
 
     def exchange(self, order: Order, mail: Mail) -> Answers: ...
 
-    def personal(self, order: Order, mail: Mail) -> tuple[Ids, Tensor]:
-        """Who answered, and how many test samples the model that each would use answers rightly, of how many [n, 2]."""
+    def personal(self, order: Order, mail: Mail, own: bool = True) -> tuple[Ids, Tensor]:
+        """Who answered, and how many test samples the model that each would use answers rightly, of how many [n, 2].
+
+        That is a client's own, made of the mail, or the `model` with `buffers` in the mail as it is.
+        """
         ...
 
     def remembered(self, order: Order, part: str | None) -> tuple[Ids, State]:

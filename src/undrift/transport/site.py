@@ -14,7 +14,7 @@ from undrift.client.evaluate import Samples, Weights, totals
 from undrift.core import tree
 from undrift.engines import Engine, LocalTraining, Stacked, States, Work
 from undrift.engines.work import NewStates
-from undrift.protocol import Mail, Phase, State
+from undrift.protocol import Mail, Message, Phase, State
 from undrift.storage.arena import Ids
 from undrift.storage.states import ClientStates
 from undrift.transport.order import Answers, LostStatesError, Order
@@ -54,15 +54,20 @@ class Trainees:
             participation=order.participation,
         )
 
-    def personal_counts(self, order: Order, mail: Mail, states: States) -> Tensor:
-        """How many test samples each client's own model answers rightly, of how many [n, 2]; of none without tests."""
-        assert self.personal is not None
-        own = self.engine.run(self.personal, mail, states, self.work(order)).replies
+    def personal_counts(self, order: Order, mail: Mail, states: States | None) -> Tensor:
+        """How many test samples each client's own model answers rightly, of how many [n, 2]; of none without tests.
+
+        It is made of what clients remember; without `states`, it is the one in the mail.
+        """
+        own: Message = {}
+        if states is not None:
+            assert self.personal is not None
+            own = self.engine.run(self.personal, mail, states, self.work(order)).replies
         learner, found = self.training.learner, torch.zeros(len(order.ids), 2, dtype=torch.float64)
         for position, client in enumerate(order.ids.tolist()):
             samples = self.tests(client)
             if samples is not None and len(samples[1]):
-                mine = tree.row(own, position)
+                mine = mail.shared if states is None else tree.row(own, position)
                 here = samples[0].to(learner.device), samples[1].to(learner.device)
                 weights = Weights(mine["model"], mine["buffers"] or None)
                 found[position] = totals(learner, weights, here, spread=self.engine.spread)["sums"][1:]
@@ -104,10 +109,10 @@ class Site:
             self.draft = Draft(order.round, order.phase, order.ids, before, after)
         return Answers(replies, reports)
 
-    def personal(self, order: Order, mail: Mail) -> Tensor:
+    def personal(self, order: Order, mail: Mail, own: bool) -> Tensor:
         """See `Transport.personal`."""
         with torch.no_grad():
-            return self.trainees.personal_counts(order, mail, self._now(order))
+            return self.trainees.personal_counts(order, mail, self._now(order) if own else None)
 
     def remembered(self, order: Order, part: str | None) -> State:
         """See `Transport.remembered`."""

@@ -144,9 +144,9 @@ class Clients:
             answers = self._site.answer(order, self._mail(shared, each))
             return (pack(answers.replies), pack(answers.reports)), pack(self._drafted())
 
-    def personal(self, order: Order, shared: Any, each: Any) -> Packed:
+    def personal(self, order: Order, shared: Any, each: Any, own: bool) -> Packed:
         with self._computing():
-            return Packed.of(self._site.personal(order, self._mail(shared, each)))
+            return Packed.of(self._site.personal(order, self._mail(shared, each), own))
 
     def remembered(self, order: Order, part: str | None) -> Any:
         return pack(self._site.remembered(order, part))

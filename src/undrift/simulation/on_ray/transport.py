@@ -101,12 +101,12 @@ class RayTransport:
         replies, reports = (self._in_order(parts, [each[which] for each in found]) for which in (0, 1))
         return Answers(replies, reports)
 
-    def personal(self, order: Order, mail: Mail) -> tuple[Ids, Tensor]:
+    def personal(self, order: Order, mail: Mail, own: bool = True) -> tuple[Ids, Tensor]:
         shared = ray.put(pack(mail.shared))
 
         def ask(place: _Place, part: Ids) -> tuple[Any, None]:
             each = pack(tree.row(mail.each, torch.from_numpy(part).to(self._device)))
-            return place.actor.personal.remote(order.of(part), shared, each), None
+            return place.actor.personal.remote(order.of(part), shared, each, own), None
 
         parts = self._parts(order.ids)
         found = [{"counts": counts} for _, (counts, _) in self._asked(parts, ask)]
