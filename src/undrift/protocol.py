@@ -33,7 +33,7 @@ class Mail(NamedTuple):
 
     shared: Message
     each: Message = {}  # noqa: RUF012  # stacked [n, ...]; never written to
-    known: tuple[str, ...] = ()  # names of what clients still have from an earlier exchange of the round: not traffic
+    known: tuple[str, ...] = ()  # names of what clients had in an earlier exchange of the round: traffic on Flower only
 
 
 class Answer(NamedTuple):

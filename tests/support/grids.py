@@ -6,6 +6,7 @@ Messages are serialised on their way, as between machines. Replies come late, on
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
+
+from undrift.flower.messages import EXCHANGE
 
 
 class InProcessGrid(Grid):
@@ -49,7 +52,8 @@ class InProcessGrid(Grid):
             for number in range(clients)
         }
         self.online = set(self.contexts)
-        self.bytes = self.exchanges = 0
+        self.exchanges = 0
+        self.tensors: Counter[str] = Counter()  # bytes of tensors in exchanges, by the entry of a message
         self.messages: list[tuple[str, int]] = []
         self._replies: dict[str, Message] = {}
         self._random = random.Random(0)
@@ -98,8 +102,10 @@ class InProcessGrid(Grid):
 
     def _travelled(self, message: Message) -> Message:
         """What is left of a message after it was written and read."""
+        if message.metadata.message_type == EXCHANGE and message.has_content():
+            for name, record in message.content.array_records.items():
+                self.tensors[name] += sum(len(array.data) for array in record.values())
         objects = {name: each.deflate() for name, each in get_all_nested_objects(message).items()}
-        self.bytes += sum(map(len, objects.values()))
         arrived = inflate_object_from_contents(message.object_id, objects)
         assert isinstance(arrived, Message)
         arrived.metadata.__dict__["_message_id"] = message.metadata.message_id

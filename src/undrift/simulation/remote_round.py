@@ -139,7 +139,9 @@ class RemoteRounds:
             mail = phase.ask(server, cohort)
         with mark(Part.TRAINING):
             (answers,) = channel.exchange(number, [mail], [cohort])
-        tally.down, tally.up = tally.down + sent(mail, len(cohort.ids)), tally.up + tree.nbytes(answers.replies)
+        # Real clients forget messages between the phases of a round: a process of Flower's sees one.
+        tally.down += sent(mail, len(cohort.ids), again=self._experiment.deployed)
+        tally.up += tree.nbytes(answers.replies)
         with mark(Part.AGGREGATION):
             count = len(cohort.ids) if answers.present is None else len(answers.present)
             if self._experiment.answers_may_fail and count:

@@ -370,8 +370,9 @@ def largest_of_clients(nest: Nest, clients: int) -> Tensor:
     return torch.where(found.isnan(), torch.inf, found)
 
 
-def sent(mail: Mail, clients: int) -> int:
-    shared, each = (tree.drop(part, mail.known) for part in (mail.shared, mail.each))
+def sent(mail: Mail, clients: int, again: bool = False) -> int:
+    """Bytes of a message to so many clients; what they still have counts if it is sent `again`."""
+    shared, each = (part if again else tree.drop(part, mail.known) for part in (mail.shared, mail.each))
     return clients * tree.nbytes(shared) + tree.nbytes(each)
 
 
