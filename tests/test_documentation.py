@@ -18,7 +18,7 @@ GENERATED = [
     *(ROOT / "docs" / "algorithms").glob("*.md"),
 ]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
-MOST_ROUNDS = 3
+MOST_ROUNDS = 2
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 

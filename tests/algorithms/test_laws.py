@@ -15,7 +15,7 @@ import torch
 from torch.testing import assert_close
 
 import undrift as ud
-from laws import CASES, FIRST, LAWS, SHORT, SIZES, Golden, Law, Neutral, classified, terrain
+from laws import FIRST, LAWS, SHORT, SIZES, TERRAIN, UNEQUAL_STEPS, Golden, Law, Neutral, classified, terrain
 from quadratics import Terrain
 from undrift import Algorithm
 from undrift.algorithms import FedAvg
@@ -74,7 +74,7 @@ def watched(name: str) -> tuple[ud.Run, list[dict[str, tree.Tree]]]:
     return train(law, cohort=COHORTS, callbacks=[lambda row, run: history.append(memory(run))]), history
 
 
-def settle(law: Law, case: str, rounds: int, **options: Any) -> np.ndarray:
+def settle(law: Law, rounds: int, **options: Any) -> np.ndarray:
     """The point reached on quadratics, after `rounds` at most."""
     path: list[np.ndarray] = [np.full(2, np.inf)] * 5
 
@@ -82,10 +82,9 @@ def settle(law: Law, case: str, rounds: int, **options: Any) -> np.ndarray:
         path.append(run.parameters["point"].numpy().copy())
         return bool((np.ptp(path[-5:], axis=0) < 1e-8).all())
 
-    problem, settings = CASES[case]
     # At the server rates that adaptive methods have for networks, they would be on their way for thousands of rounds.
-    settings = {"lr": law.lr, "server_lr": 1.0, **settings, **options}
-    problem.run(law.algorithm, rounds, callbacks=[at_rest], **settings)
+    settings = {"lr": law.lr, "server_lr": 1.0, **UNEQUAL_STEPS, **options}
+    TERRAIN.run(law.algorithm, rounds, callbacks=[at_rest], **settings)
     return path[-1]
 
 
@@ -143,25 +142,19 @@ def test_only_moon_has_no_limit() -> None:
     assert {law.algorithm.name() for law in LAWS} - known == {"moon"}
 
 
-def limit_cases(laws: list[Law]) -> pytest.MarkDecorator:
-    """Equal clients and unequal ones; of an algorithm's further entries only the unequal ones, as it takes long."""
-    cases = [(law, case) for law in laws for case in ("uniform", "steps") if case == "steps" or law in FIRST]
-    return pytest.mark.parametrize(("law", "case"), cases, ids=name_of)
-
-
-@limit_cases([law for law in LAWS if law.limit])
-def test_limit(law: Law, case: str, request: pytest.FixtureRequest) -> None:
-    with held(law, request, "limit", f"limit {case}"):
+@pytest.mark.parametrize("law", [law for law in LAWS if law.limit], ids=name_of)
+def test_limit(law: Law, request: pytest.FixtureRequest) -> None:
+    with held(law, request, "limit"):
         assert law.limit is not None
-        np.testing.assert_allclose(settle(law, case, law.rounds), law.limit(terrain(case, law.lr)), rtol=0, atol=1e-6)
+        np.testing.assert_allclose(settle(law, law.rounds), law.limit(terrain(law.lr)), rtol=0, atol=1e-6)
 
 
-@limit_cases([law for law in LAWS if law.partial])
-def test_partial(law: Law, case: str, request: pytest.FixtureRequest) -> None:
-    with held(law, request, "partial", f"partial {case}"):
+@pytest.mark.parametrize("law", [law for law in LAWS if law.partial], ids=name_of)
+def test_partial(law: Law, request: pytest.FixtureRequest) -> None:
+    with held(law, request, "partial"):
         assert law.partial is not None
-        reached = settle(law, case, law.partial_rounds, cohort=2)
-        np.testing.assert_allclose(reached, law.partial(terrain(case, law.lr)), rtol=0, atol=1e-6)
+        reached = settle(law, law.partial_rounds, cohort=2)
+        np.testing.assert_allclose(reached, law.partial(terrain(law.lr)), rtol=0, atol=1e-6)
 
 
 LOCAL: dict[str, dict[str, Any]] = {
@@ -263,7 +256,7 @@ def test_permutation(law: Law, request: pytest.FixtureRequest) -> None:
 @every_law
 def test_translation(law: Law, request: pytest.FixtureRequest) -> None:
     with held(law, request, "translation"):
-        problem, options = CASES["samples"]
+        problem, options = TERRAIN, {"weighting": "samples"}
         offset = np.array([3.0, -2.0])
         moved = replace(
             problem,

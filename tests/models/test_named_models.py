@@ -118,9 +118,9 @@ def test_the_shape_of_outputs(name: str) -> None:
     assert out.isfinite().all()
 
 
-# The largest take minutes here, and resnet18-bn differs from resnet18-imagenet by its stem; on a GPU all are tested
-# (`test_engines_agree_on_a_gpu`).
-SLOW = {"vit-b32", "vgg11-bn", "vgg19", "vgg19-bn", "resnet18-bn"}
+# The largest take minutes here, and other forms of resnet18-gn differ from it by their stem and normalisation; on a GPU
+# all are tested (`test_engines_agree_on_a_gpu`).
+SLOW = {"vit-b32", "vgg11-bn", "vgg19", "vgg19-bn", "resnet18-bn", "resnet18-imagenet"}
 
 
 @pytest.mark.usefixtures("networks_are_tried_once")

@@ -69,7 +69,7 @@ def test_flipped_labels_are_those_of_other_data() -> None:
 @pytest.mark.parametrize("law", FIRST, ids=lambda law: law.name)
 def test_every_algorithm_can_be_attacked(law: Law) -> None:
     """An attack that changes nothing does so, and another one does not; updates are as large as ever."""
-    options = {"engine": "batched:2", **law.options}
+    options = {"engine": "batched:2", "rounds": 2, **law.options}
     plain = run(law.algorithm, law.model, attack=None, **options)
     nothing = run(law.algorithm, law.model, attack="large-norm(share=0.4, scale=1)", **options)
     assert_close(nothing.parameters, plain.parameters, rtol=1e-12, atol=1e-12)

@@ -15,14 +15,8 @@ linux = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads
 
 
 @linux
-@pytest.mark.parametrize(
-    ("algorithm", "states", "replies", "server"),
-    [
-        ("fedavg", 0, 1, 8),
-        ("scaffold", 1, 2, 16),
-    ],
-)
-def test_peak(algorithm: str, states: int, replies: int, server: int) -> None:
-    command = [sys.executable, str(BENCHMARK), "--json", "--parameters", "4e6", "--algorithm", algorithm]
+def test_peak() -> None:
+    states, replies, server = 1, 2, 16  # of SCAFFOLD, in models
+    command = [sys.executable, str(BENCHMARK), "--json", "--parameters", "4e6", "--algorithm", "scaffold"]
     (found,) = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert found["models"] < 4 * WORKERS + (states + replies) * CLIENTS + server

@@ -15,8 +15,8 @@ From this every algorithm gets, without another line:
 
     neutral     at its neutral element it is FedAvg (or another algorithm), bit for bit or to rounding
     difference  elsewhere it is neither these, nor FedAvg, nor another entry of the same algorithm
-    limit       on heterogeneous quadratics with full participation it ends where its equations say: with equal clients
-                ("uniform"), and with clients of unequal weights and numbers of steps ("steps")
+    limit       on heterogeneous quadratics with full participation it ends where its equations say, with clients
+                of unequal weights and numbers of steps
     partial     the same when a random half of the clients takes part
     engines     sequential and batched agree to 1e-10: unequal sizes, unequal numbers of steps, partial participation;
                 with SGD, with momentum and with Adam
@@ -30,8 +30,8 @@ From this every algorithm gets, without another line:
 
 Where a law cannot hold for a reason in the paper, say so: ``excused={"translation": "it decays towards zero"}``; the
 test then has to fail. Where the algorithm refuses the case, give a part of the message it must raise:
-``refused={"engines adam": "which Adam rescales"}``. A key may name one case, as in ``"engines adam"`` or ``"limit
-steps"``. Formulas: `quadratics.Terrain`.
+``refused={"engines adam": "which Adam rescales"}``. A key may name one case, as in ``"engines adam"``. Formulas:
+`quadratics.Terrain`.
 """
 
 from __future__ import annotations
@@ -201,29 +201,23 @@ TRAINING: dict[str, Any] = {"rounds": 4, "cohort": 3, "epochs": 2, "batch_size":
 # `engines`, so that they share runs.
 SHORT: dict[str, Any] = TRAINING | {"rounds": 3, "epochs": 1, "engine": "batched:2"}
 
+SAMPLES = (4, 2, 3, 1)
+# Every sample of a client is the same, so that batches of one give unequal numbers of steps and exact gradients.
 TERRAIN = Quadratics(
     curvature=((1.0, 2.0), (0.5, 1.0), (1.5, 0.7), (2.0, 1.2)),
     centre=((0.0, 1.0), (4.0, -2.0), (1.0, 3.0), (-1.0, 0.0)),
     start=(1.0, 1.0),
     lr=0.2,
-    steps=3,
+    samples=SAMPLES,
 )
-SAMPLES = (4, 2, 3, 1)
-# Every sample of a client is the same, so that batches of one give unequal numbers of steps and exact gradients.
-CASES: dict[str, tuple[Quadratics, dict[str, Any]]] = {
-    "uniform": (TERRAIN, {"weighting": "uniform"}),
-    "samples": (_with_samples := Quadratics(**vars(TERRAIN) | {"samples": SAMPLES}), {"weighting": "samples"}),
-    "steps": (_with_samples, {"weighting": "samples", "batch_size": 1, "epochs": 1, "steps": None}),
-}
+UNEQUAL_STEPS: dict[str, Any] = {"weighting": "samples", "batch_size": 1, "epochs": 1, "steps": None}
 
 
-def terrain(case: str, lr: float) -> Terrain:
-    """What formulas see of a case."""
-    problem, _ = CASES[case]
+def terrain(lr: float) -> Terrain:
+    """What formulas see of it, with clients of unequal weights and numbers of steps."""
     counts = np.array(SAMPLES)[:, None]
-    p = np.full((4, 1), 0.25) if case == "uniform" else counts / counts.sum()
-    k = counts if case == "steps" else np.full((4, 1), problem.steps)
-    return Terrain(a=problem.a, b=problem.b, p=p, k=k, lr=lr, start=np.array(problem.start))
+    p = counts / counts.sum()
+    return Terrain(a=TERRAIN.a, b=TERRAIN.b, p=p, k=counts, lr=lr, start=np.array(TERRAIN.start))
 
 
 # P2 where the clients take two and four steps, alike in weight.
