@@ -36,6 +36,7 @@ from undrift.algorithms import FSVRG, FedHBM
 from undrift.cli import app as cli
 from undrift.flower import Samples, client_app
 from undrift.flower.messages import EXCHANGE
+from undrift.simulation import fit
 from undrift.transport import TooFewAnswersError
 
 pytestmark = pytest.mark.usefixtures("networks_are_tried_once", "no_pauses")
@@ -264,6 +265,33 @@ def test_a_client_whose_memory_is_gone_says_so(tmp_path: Path, caplog: pytest.Lo
     app.serve(**{"run.rounds": 2})
     line = "client 2: the server has kept its answer of round 1, but what it remembers is of no round"
     assert f"round 2, left out: {line}" in caplog.text
+
+
+def test_clients_try_their_model_in_the_census_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the server found of its copy is told with every order: a trial takes longer than training a small model."""
+    tried: list[str] = []
+
+    def watched(learner: Any, *given: Any) -> Any:
+        tried.append("trial")
+        return before(learner, *given)
+
+    before = fit._try
+    monkeypatch.setattr(fit, "_try", watched)
+    app = federation(BY_ALGORITHM["fedbn"], tmp_path, lambda kind, client, count: tried.append(kind), rounds=1)
+    app.serve()
+    begun = tried.index(EXCHANGE)
+    assert tried[:begun].count("trial") == len(CLIENTS) + 2  # the server prepares before and after the census
+    assert tried[begun:].count("trial") == 0
+
+
+def test_samples_that_no_longer_fit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """They did in the census."""
+    x, y = CLIENTS[0]
+    given = iter([Samples(x, y, classes=3), Samples(x, y + 3, classes=3)])
+    app = federation(BY_ALGORITHM["fedavg"], tmp_path, rounds=1, cohort=None)
+    app.grid.apps[1000] = client_app(lambda context: next(given), **app.objects)
+    assert app.serve().history["participants"].tolist() == [4]
+    assert "round 1, left out: client 0: labels must lie in 0..2" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,13 @@ class Trial(NamedTuple):
     differentiates: bool  # the module takes derivatives by itself, also when it is evaluated
 
 
+class Tried(NamedTuple):
+    """All that trials found of a module and a loss; it is the same for all samples of one kind."""
+
+    trial: Trial
+    effects: SideEffects
+
+
 def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
     """Cross-entropy, one value per sample; outputs [B, C] or, a mean over positions not `IGNORED`, [B, T, C].
 
@@ -139,6 +146,12 @@ class Learner:
         self.draws_numbers, self.draws_in_evaluation = trial.draws_numbers, trial.draws_in_evaluation
         self.differentiates = trial.differentiates
         self._channels_last = self.copied()._allows_channels_last(x)
+
+    @property
+    def tried(self) -> Tried:
+        """What trials found, for a learner of the same module elsewhere."""
+        trial = Trial(self.draws_numbers, self.draws_in_evaluation, self.differentiates)
+        return Tried(trial, self.effects)
 
     def training_output(self, params: Tree, x: Tensor) -> Any:
         """What the module returns in training mode, whatever it is; the buffers are the initial ones."""

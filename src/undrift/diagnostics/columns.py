@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-import pandas as pd
+if TYPE_CHECKING:
+    import pandas as pd
 
 _SLASH = "/"
 
@@ -26,6 +28,8 @@ def is_of_layer(column: str) -> bool:
 
 def tidy(history: pd.DataFrame) -> pd.DataFrame:
     """The diagnostics of a history: a row per round, name, layer (empty: the whole model) and statistic."""
+    import pandas as pd  # which the processes of clients, one for every message on Flower, do not wait for
+
     found = [name for name in map(str, history.columns) if is_diagnostic(name)]
     long = history[["round", *found]].melt("round", var_name="column")
     parts = pd.DataFrame(_parts(long["column"]), columns=["name", "statistic", "layer"], index=long.index)

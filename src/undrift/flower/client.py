@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from undrift.core.tree import Nest
 from undrift.data.federated import FederatedData
 from undrift.engines import Sequential, Stacked
 from undrift.engines.determinism import arithmetic, threads
-from undrift.flower.expected import expected_messages, personal_mail, phases, served_mail
+from undrift.flower.expected import Expected, expected_messages, personal_mail, phases, served_mail
 from undrift.flower.facts import difference, digest, facts
 from undrift.flower.log import to_flower
 from undrift.flower.messages import CENSUS, EXCHANGE, MAIL, ORDER, PERSONAL, REFUSAL, REMEMBERED, REPLY, REPORT
@@ -163,7 +164,8 @@ class _Client:
         if told.client != number:
             raise ValueError(f"the server asks client {told.client}, but this node's partition-id is {number}")
         samples, terms = self._samples(context), told.terms
-        setup = self._setup(context, samples, terms.options, Known(terms.population, terms.plan, no_census))
+        known = Known(terms.population, terms.plan, no_census, terms.tried)
+        setup = self._setup(context, samples, terms.options, known)
         if digest(facts(setup, samples)) != terms.facts:
             raise ValueError("version, algorithm, model or kind of samples are not those that the server counts on")
         disk = ClientDisk(_home(context) / terms.run / str(number), {"run": terms.run, "client": number})
@@ -211,7 +213,6 @@ class _Asked:
         self.told, self.disk, self._setup = told, disk, setup
         learner, method = setup.learner, setup.method
         self.order = told.order._replace(shares=told.order.shares.to(learner.dtype))
-        self.expected = expected_messages(setup, told.terms.population, told.order.round)
         own = None if samples.test is None else (samples.test[0].to(learner.device), samples.test[1].to(learner.device))
         trainees = Trainees(
             phases=phases(setup),
@@ -226,6 +227,10 @@ class _Asked:
         )
         initial = method.client(learner.parameters, learner.buffers)
         self.site = Site(trainees, ClientStates(initial, told.terms.population, Space(learner.device)))
+
+    @cached_property
+    def expected(self) -> list[Expected]:
+        return expected_messages(self._setup, self.told.terms.population, self.order.round)
 
     def load(self, own: Version | None, draft: Version | None) -> None:
         """Let the client remember what was on its disk."""

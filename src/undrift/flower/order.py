@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from undrift.client.learner import SideEffects, Trial, Tried
 from undrift.core.extras import needs
 from undrift.flower.wire import WireError, numbers_from
 from undrift.methods.setting import Plan
@@ -44,13 +45,14 @@ class Terms:
     population: int
     plan: Plan
     options: Options
+    tried: Tried  # what the server found of the model, which clients need not find out for every message
 
 
 class Told:
     """The order of one client, with the terms of the run."""
 
     _KINDS: Mapping[str, type] = {
-        **{"run": str, "facts": str, "population": int, "plan": str, "options": str},
+        **{"run": str, "facts": str, "population": int, "plan": str, "options": str, "tried": str},
         **{"client": int, "position": int, "round": int, "phase": int, "seed": int, "heard": int},
         **{"lr": float, "participation": float, "share": float, "part": str},
     }
@@ -68,6 +70,7 @@ class Told:
                 "population": terms.population,
                 "plan": json.dumps(asdict(terms.plan)),
                 "options": json.dumps(asdict(terms.options)),
+                "tried": json.dumps([terms.tried.trial, terms.tried.effects]),
                 "client": self.client,
                 "position": int(order.ids[0]),
                 "round": order.round,
@@ -97,13 +100,23 @@ class Told:
             shares=torch.tensor([given["share"]], dtype=torch.float64),
             heard=np.array([given["heard"]], dtype=np.int64),
         )
-        terms = Terms(given["run"], given["facts"], given["population"], plan, options)
+        tried = _read_tried(given["tried"])
+        terms = Terms(given["run"], given["facts"], given["population"], plan, options, tried)
         return cls(terms, order, given["client"], given["part"])
 
 
 def read_options(text: str) -> Options:
     """The server's settings."""
     return _read(Options, text)
+
+
+def _read_tried(text: str) -> Tried:
+    try:
+        (training, evaluation, differentiates), (changed, moving, changes_input, sparse) = json.loads(text)
+        effects = SideEffects(tuple(changed), tuple(moving), bool(changes_input), tuple(sparse))
+        return Tried(Trial(bool(training), bool(evaluation), bool(differentiates)), effects)
+    except (TypeError, ValueError) as error:
+        raise WireError(f"what the server found of the model cannot be used here: {error}") from None
 
 
 def _read(kind: type[T], text: str) -> T:

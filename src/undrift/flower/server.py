@@ -246,10 +246,9 @@ def _stand_in(population: _Population, test: Samples) -> FederatedData:
 def _transport(
     experiment: Experiment, grid: Grid, census: Census, population: _Population, federation: Federation, test: Samples
 ) -> FlowerTransport:
-    size, data = len(population.numbers), experiment.data
+    size, data, learner = len(population.numbers), experiment.data, experiment.learner
     plan = cohort.plan(experiment.options, experiment.schedule, data)
-    terms = Terms(population.run, digest(facts(experiment, test)), size, plan, experiment.options)
-    learner = experiment.learner
+    terms = Terms(population.run, digest(facts(experiment, test)), size, plan, experiment.options, learner.tried)
     return FlowerTransport(
         grid,
         Nodes(census, population.numbers, population.samples),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from undrift.diagnostics.columns import is_diagnostic
 from undrift.statistics.predictions import Predictions
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -287,6 +288,8 @@ def metrics_in(histories: Iterable[Iterable[Hashable]]) -> list[HistoryColumn]:
 
 def history_frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
     """A row per round: the declared columns, then the metrics; NaN (0 in whole numbers) where a value is missing."""
+    import pandas as pd  # which the processes of clients do not wait for
+
     columns = [*COLUMNS, *metrics_in(rows)]
     frame = pd.DataFrame(rows, columns=[each.name for each in columns])
     for each in columns:

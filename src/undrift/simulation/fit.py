@@ -13,7 +13,7 @@ from undrift.client.classification import scores_classes
 from undrift.client.draws import Listener, keyed
 from undrift.client.evaluate import Samples
 from undrift.client.generators import Watch, kept
-from undrift.client.learner import Learner, Trial
+from undrift.client.learner import Learner, Trial, Tried
 from undrift.client.side_effects import attributes, examine, remembering
 from undrift.core import check
 from undrift.core.random import Key, Stream
@@ -27,8 +27,10 @@ from undrift.methods.aggregate import Aggregate
 from undrift.methods.robust import Rule
 
 
-def check_fit(learner: Learner, module: nn.Module, data: FederatedData, test: Samples | None) -> None:
-    """`learner` learns a copy of `module`."""
+def check_fit(
+    learner: Learner, module: nn.Module, data: FederatedData, test: Samples | None, tried: Tried | None = None
+) -> None:
+    """`learner` learns a copy of `module`, which is not tried again where it was `tried`."""
     bad = [k for k, v in learner.parameters.items() if not bool(torch.isfinite(v).all())]
     if bad:
         raise ValueError(f"the model's parameter {bad[0]!r} is not finite")
@@ -45,6 +47,12 @@ def check_fit(learner: Learner, module: nn.Module, data: FederatedData, test: Sa
             if test is not None:
                 _check_classes(output, test[1], "test ")
 
+    if tried is not None:
+        learner.listen(torch.cat([given[0]] * 2), tried.trial)
+        learner.set_effects(tried.effects)
+        with check.one_line(_not_accepted(given[0])):
+            check_classes(learner.outputs(learner.parameters, learner.buffers, given[0]))
+        return
     trying = learner.copied()
     with kept(trying.module, learner.loss), _unchanged(learner.loss):
         learner.listen(torch.cat([given[0]] * 2), _try(trying, given, check_classes))

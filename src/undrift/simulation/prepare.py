@@ -15,7 +15,7 @@ from undrift import models
 from undrift.algorithms.text import Written, parse, parse_plugin, split
 from undrift.client import metrics
 from undrift.client.evaluate import Samples, Weights, predict
-from undrift.client.learner import Learner
+from undrift.client.learner import Learner, Tried
 from undrift.client.metrics import Metrics
 from undrift.client.optim import optimizer
 from undrift.client.task import MOST_STEPS
@@ -69,6 +69,7 @@ class Known(NamedTuple):
     population: int
     plan: Plan
     census: Callable[[], Census]
+    tried: Tried | None = None  # what the server found of its own copy of the model
 
 
 def prepare(objects: Objects, options: Options, like: Setup | None = None, known: Known | None = None) -> Setup:
@@ -83,7 +84,7 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None, known
     malicious = None if objects.attack is None else attack.find(objects.attack)
     objects = replace(objects, plugins=plugins, compress=compress, privacy=privacy, attack=malicious)
     chosen = metrics.find(objects.metrics, reserved=RESERVED_NAMES)
-    problem = _shared(objects, options, like) or _problem(objects, options, like)
+    problem = _shared(objects, options, like) or _problem(objects, options, like, known)
     federation = problem.data
     if algorithm.pooled:
         problem = _pooled(problem)
@@ -247,7 +248,7 @@ def _shared(objects: Objects, options: Options, like: Setup | None) -> _Problem 
     return _Problem(like.data, like.test, learner=like.learner, table=like.table, augment=like.training.augment)
 
 
-def _problem(objects: Objects, options: Options, like: Setup | None) -> _Problem:
+def _problem(objects: Objects, options: Options, like: Setup | None, known: Known | None) -> _Problem:
     data = find_features(find_data(objects.data, options.seed), objects.model)
     device = find_device(options.device)
     test = data.test if objects.test is None else held_out(objects.test)
@@ -265,7 +266,7 @@ def _problem(objects: Objects, options: Options, like: Setup | None) -> _Problem
         half=options.precision == "bf16",
     )
     with arithmetic(find_precision(options.precision, device, learner.dtype)):  # calls are compared with each other
-        check_fit(learner, module, data, test)
+        check_fit(learner, module, data, test, None if known is None else known.tried)
         augment = find_augmentation(objects.augment, learner, data)
     return _Problem(
         data,
