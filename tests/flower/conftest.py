@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from undrift.flower import messages
+from undrift.flower import messages, nodes
 
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replies are looked for at once."""
+    """Replies and nodes are looked for at once."""
     monkeypatch.setattr(messages, "POLL", 0.0)
+    monkeypatch.setattr(nodes, "_LOOK", 0.0)

@@ -35,11 +35,12 @@ from laws import SHORT, Law
 from undrift.algorithms import FSVRG, FedHBM
 from undrift.cli import app as cli
 from undrift.flower import Samples, client_app
-from undrift.flower.messages import EXCHANGE
+from undrift.flower.messages import CENSUS, EXCHANGE
 from undrift.simulation import fit
 from undrift.transport import TooFewAnswersError
 
 pytestmark = pytest.mark.usefixtures("networks_are_tried_once", "no_pauses")
+WAIT = 900  # seconds for nodes that come back at once; only a test that hangs waits so long
 
 
 @pytest.mark.parametrize("name", sorted(BY_ALGORITHM))
@@ -201,6 +202,32 @@ class TestMessagesGoWrong:
         assert_same(app.serve(), simulated(SCAFFOLD))
 
 
+def test_a_round_waits_until_enough_nodes_are_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As after SuperNodes were killed: a round that needs all clients is the one it would have been."""
+    caplog.set_level("INFO")
+    app = federation(SCAFFOLD, tmp_path, cohort=None, min_answers=len(CLIENTS), attempts=2)
+    everybody, looks = set(app.grid.online), 0
+
+    def fate(kind: str, client: int, count: int) -> str | None:
+        if (kind, client, count) == (EXCHANGE, 3, 1):  # its second round
+            app.grid.online = everybody - {1001, 1003}
+            return "error"
+        return None
+
+    def look() -> list[int]:
+        nonlocal looks
+        looks += app.grid.online != everybody
+        if looks == 6:
+            app.grid.online = everybody
+        return sorted(app.grid.online)
+
+    app.grid.fate, app.grid.get_node_ids = fate, look  # type: ignore[method-assign]
+    run = app.serve(**{"federation.wait": WAIT})
+    assert_same(run, simulated(SCAFFOLD, cohort=None), but=("bytes_up", "bytes_down"))
+    assert run.history["attempts"].tolist() == [1, 2, *[1] * (len(run.history) - 2)]
+    assert f"waiting up to {WAIT} s for client 1, client 3" in caplog.text
+
+
 class TestCensus:
     def test_a_client_that_does_not_fit_is_named_and_left_out(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -247,6 +274,12 @@ class TestCensus:
 
         app.grid.fate = fate
         assert_same(app.serve(), simulated(SCAFFOLD))
+
+    def test_a_node_whose_answer_was_lost_is_asked_again(self, tmp_path: Path) -> None:
+        """As that of a SuperNode that was killed and started again, with the same key and id."""
+        app = federation(SCAFFOLD, tmp_path)
+        app.grid.fate = lambda kind, client, count: "error" if (kind, client, count) == (CENSUS, 2, 0) else None
+        assert_same(app.serve(**{"federation.wait": WAIT}), simulated(SCAFFOLD))
 
     def test_other_samples_than_when_the_run_began(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         app = federation(SCAFFOLD, tmp_path, rounds=1)

@@ -100,19 +100,20 @@ def test_a_signal_saves(number: int, tmp_path: Path) -> None:
     assert_same(continued(tmp_path / "run"), begin())
 
 
-def test_the_applications_own_handler_of_sigterm_stays() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_applications_own_handler_stays(number: int) -> None:
     received: list[int] = []
 
     def press(row: dict[str, Any], run: ud.Run) -> None:
         if row["round"] == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
 
-    before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    before = signal.signal(number, lambda number, frame: received.append(number))
     try:
         assert begin(callbacks=[press]).rounds == 6
     finally:
-        signal.signal(signal.SIGTERM, before)
-    assert received == [signal.SIGTERM]
+        signal.signal(number, before)
+    assert received == [number]
 
 
 def test_to_more_rounds_is_a_longer_run(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ with needs("flower"):
 CENSUS, EXCHANGE, PERSONAL, REMEMBERED = "query.census", "train.exchange", "evaluate.personal", "query.remembered"
 # Entries.
 ORDER, MAIL, REPLY, REPORT, REFUSAL = "order", "mail", "reply", "report", "refusal"
+_LOST = (3, 4, 5)  # Flower's codes of a message, a reply or a node that is not there
 POLL = 0.2  # seconds between looks for replies; Flower's own `send_and_receive` sleeps for three
 
 
@@ -24,6 +25,7 @@ class Problem(NamedTuple):
 
     text: str
     column: str = "unanswered"  # of the history, where it is counted
+    lost: bool = False  # whether message or answer were lost, as when a node is killed: it may answer if asked again
 
 
 class Answered(NamedTuple):
@@ -57,7 +59,7 @@ def send(grid: Grid, messages: Sequence[Message], deadline: float) -> Answered:
         if not waiting or time.monotonic() >= until:
             break
         time.sleep(POLL)
-    late = Problem(f"no answer within {deadline:g} s", "late")
+    late = Problem(f"no answer within {deadline:g} s", "late", lost=True)
     answered.problems.update({positions[name]: late for name in waiting})
     return answered
 
@@ -65,7 +67,7 @@ def send(grid: Grid, messages: Sequence[Message], deadline: float) -> Answered:
 def _read(reply: Message, position: int, answered: Answered) -> None:
     if reply.has_error():
         text = f"{reply.error.reason or 'an error'} (Flower's code {reply.error.code})"
-        answered.problems[position] = Problem(" ".join(text.split()))
+        answered.problems[position] = Problem(" ".join(text.split()), lost=reply.error.code in _LOST)
     elif REFUSAL in reply.content:
         answered.problems[position] = Problem(str(reply.content.config_records[REFUSAL].get("reason")))
     else:

@@ -31,7 +31,7 @@ class Client(NamedTuple):
 
 
 class Census:
-    """Asks nodes who they are, each once; those that do not fit are named and left out."""
+    """Asks nodes who they are, each until it answers; those that do not fit are named and left out."""
 
     def __init__(self, grid: Grid, federation: Federation, facts: Facts, options: str) -> None:
         self._grid, self._federation, self._facts, self._options = grid, federation, facts, options
@@ -71,7 +71,8 @@ class Census:
             warning(f"node {nodes[position]} is left out: {problem.text}")
         for position, content in sorted(answered.contents.items()):
             self._admit(nodes[position], content)
-        self._asked |= set(nodes)
+        lost = {nodes[position] for position, problem in answered.problems.items() if problem.lost}
+        self._asked |= set(nodes) - lost
 
     def online(self) -> set[int]:
         return set(self._grid.get_node_ids())
@@ -105,10 +106,22 @@ class Nodes:
         self._online = census.online()
         self._told: set[int] = set()
 
-    def refresh(self) -> None:
-        """Notice nodes that have gone or come; one that was started again without a key has another id."""
-        self._census.ask_new()
-        self._online = self._census.online()
+    def wait_for(self, positions: Sequence[int], enough: int, seconds: float) -> None:
+        """Notice nodes that have gone or come, until so many of these clients are there, or for so long.
+
+        A node that was started again without a key has another id.
+        """
+        until, told = time.monotonic() + seconds, False
+        while True:
+            self._census.ask_new()
+            self._online = self._census.online()
+            away = [self.name(position) for position in positions if self.of(position) is None]
+            if len(positions) - len(away) >= enough or time.monotonic() >= until:
+                return
+            if not told:
+                told = True
+                notice(f"waiting up to {seconds:g} s for {', '.join(away[:20])}{' ...' if len(away) > 20 else ''}")
+            time.sleep(_LOOK)
 
     def number(self, position: int) -> int:
         return self._numbers[position]

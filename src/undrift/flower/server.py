@@ -255,5 +255,5 @@ def _transport(
         terms,
         lambda round: expected_messages(experiment, size, round),
         experiment.method.client(learner.parameters, learner.buffers),
-        federation.deadline,
+        federation,
     )

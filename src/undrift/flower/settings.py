@@ -33,7 +33,7 @@ class Federation:
 
     clients: int  # numbered from 0, as their nodes' configuration says
     out: Path  # the server's run directory, which a restarted server continues
-    wait: float = 600.0  # seconds until round 1 begins without clients that have not come
+    wait: float = 600.0  # seconds until round 1 begins without clients that have not come, a later one with too few
     deadline: float = 3600.0  # seconds that a client has for an answer
 
     def __post_init__(self) -> None:

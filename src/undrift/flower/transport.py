@@ -18,6 +18,7 @@ from undrift.flower.expected import Expected, inbox
 from undrift.flower.messages import EXCHANGE, MAIL, ORDER, PERSONAL, REMEMBERED, REPLY, REPORT, send
 from undrift.flower.nodes import Nodes
 from undrift.flower.order import BUFFERS, OWN, Terms, Told
+from undrift.flower.settings import Federation
 from undrift.flower.wire import WireError, from_record, to_record
 from undrift.protocol import Mail, State
 from undrift.storage.arena import Ids
@@ -40,15 +41,16 @@ class FlowerTransport:
         terms: Terms,
         expect: Callable[[int], list[Expected]],  # what messages of a round must look like
         initial: State,
-        deadline: float,
+        federation: Federation,
     ) -> None:
         self._grid, self._nodes, self._terms, self._expect = grid, nodes, terms, expect
-        self._initial, self._deadline = initial, deadline
+        self._initial, self._wait, self._deadline = initial, federation.wait, federation.deadline
         self._expected: tuple[int, list[Expected]] = 0, []  # in which round
         self._means: dict[str, tuple[bytes, tuple[Ids, State]]] = {}  # what `remembered` found last, and when
 
     def exchange(self, order: Order, mail: Mail) -> Answers:
-        self._nodes.refresh()
+        enough = min(self._terms.options.min_answers, len(order.ids))
+        self._nodes.wait_for(order.ids.tolist(), enough, self._wait)
         if self._expected[0] != order.round:
             self._expected = order.round, self._expect(order.round)
         like = self._expected[1][order.phase]

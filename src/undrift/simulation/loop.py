@@ -64,7 +64,7 @@ def train(runs: Sequence[Run], callbacks: Sequence[Callback], on_divergence: str
         allocation.keep_freed_memory(),
         _signals() as received,
         progress_bar(label, first.options.rounds, len(runs)) as tick,
-        nullcontext() if watching else noticed(),  # callbacks may draw
+        nullcontext() if watching or first.experiment.deployed else noticed(),  # callbacks and Flower may draw
         _watched(runs, callbacks),
         ExitStack() as places,
     ):
@@ -170,7 +170,8 @@ def _watched(runs: Sequence[Run], callbacks: Sequence[Callback]) -> Iterator[Non
 def _signals() -> Iterator[Callable[[], int | None]]:
     """Ctrl-C and SIGTERM end a run after the current round, so that it can be saved; a second one ends it at once.
 
-    Yields which of them was received. A handler of SIGTERM that the application has installed stays in place.
+    Yields which of them was received. Handlers that the application has installed stay in place: Flower's, for one, end
+    a ServerApp at once when its SuperLink has died, without which the round would never end.
     """
     received: int | None = None
 
@@ -183,9 +184,9 @@ def _signals() -> Iterator[Callable[[], int | None]]:
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
-    watched = [signal.SIGINT]
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        watched.append(signal.SIGTERM)
+    defaults = (signal.default_int_handler, signal.SIG_DFL, signal.SIG_IGN), (signal.SIG_DFL,)
+    pairs = zip((signal.SIGINT, signal.SIGTERM), defaults, strict=True)
+    watched = [number for number, handlers in pairs if signal.getsignal(number) in handlers]
     before = {number: signal.signal(number, note) for number in watched}
     try:
         yield lambda: received
