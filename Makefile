@@ -37,15 +37,16 @@ test: setup ## Lint, type-check and test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile # tests of a file share runs
 
 test-federation: setup ## Train on a SuperLink and three SuperNodes with TLS and node keys, on this machine
-	$(BIN)/python tests/federation/loopback.py
+	PYTHONPATH=tests/support $(BIN)/python tests/federation/loopback.py
 
 SEED ?= 0
 attack: setup ## Attack with 28 000 random cases (25 minutes on two cores); SEED=1 makes other ones
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/attack --long --attack-seed $(SEED)
 
 KILLS ?= 100
+KINDS ?= driver,actor,serverapp,supernode,superlink
 test-kill: setup ## Kill processes of runs at random moments and compare the ends; KILLS=10 are ten
-	OMP_NUM_THREADS=1 $(BIN)/python tests/kill/kill.py --kills $(KILLS) --seed $(SEED)
+	OMP_NUM_THREADS=1 PYTHONPATH=tests/support $(BIN)/python tests/kill/kill.py --kills $(KILLS) --kinds $(KINDS) --seed $(SEED)
 
 coverage: setup ## Test, and show the files of which tests run less than 90 %
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --cov --cov-report=

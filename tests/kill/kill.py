@@ -1,13 +1,17 @@
 """Kills processes of runs at random moments, resumes, and compares the end with that of a run nobody disturbed.
 
-    make test-kill                 # a hundred kills, shared out among the kinds
-    make test-kill KILLS=10        # about five minutes on two cores
-    python tests/kill/kill.py --kills 10 --kinds driver --seed 1
+    make test-kill                            # a hundred kills, shared out among the kinds
+    make test-kill KILLS=10                   # some minutes on two cores
+    make test-kill KILLS=10 KINDS=superlink SEED=1
 
-A *kind* is whom it kills: `driver`, the process of `undrift run` or `undrift resume`, which is then resumed, or
-`actor`, a process of Ray that trains clients, after which it goes on by itself. Moments are drawn from the seed: while
-Ray starts, or a fraction of a round after some round. Where the end is not the same to the bit, it exits with 1 and
-leaves the directories.
+A *kind* is whom it kills. On Ray: `driver`, the process of `undrift run` or `undrift resume`, which is then resumed, or
+`actor`, which trains clients, after which the run goes on by itself. On Flower, in a federation with TLS and node keys
+on this machine: `supernode`, which its supervisor starts again; `serverapp`, after which `flwr run` continues the run;
+or `superlink`, which its supervisor starts again and whose ServerApp ends with it, so that `flwr run` follows as well.
+A round of that federation needs the answers of all clients, so that answers, and with them the model, are the same.
+
+Moments are drawn from the seed: while processes start, or a fraction of a round after some round. Where the end is not
+the same to the bit, it exits with 1 and leaves the directories. No process outlives it.
 """
 
 from __future__ import annotations
@@ -22,43 +26,43 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
 
 import psutil
 import torch
 
-from undrift.reporting.record import TIMES
+from deployments import Federation, end, ended, kill, wait_for
+from undrift.reporting.record import FAILURE_COLUMNS, TIMES
 from undrift.storage import model_file
 from undrift.storage.directory import RunDirectory
 
-ROUNDS = 120
-RUN = ["run", "-a", "scaffold", "-m", "mlp", "-d", "digits", "--rounds", str(ROUNDS), "--lr", "0.1", "--seed", "3"]
-ON_RAY = ["--place", "ray", "--actors", "2", "--set", "run.engine=sequential"]
-STARTING = 0.2  # share of kills before the first round of a process
-PATIENCE = 600  # seconds until a process that does nothing is an error
+SETTINGS = ["-a", "scaffold", "-d", "digits", "--seed", "3"]
+ON_RAY = [*SETTINGS, "-m", "mlp", "--lr", "0.1", "--rounds", "120", "--set", "run.engine=sequential"]
+CLIENTS = 2  # on Flower, where a client is three processes
+ON_FLOWER = [*SETTINGS, "-m", "softmax", "--partition", "dirichlet:0.5", "--clients", str(CLIENTS), "--rounds", "7"]
+NEEDED = {"min_answers": CLIENTS, "attempts": 1000}  # so that the round of a killed client is repeated
+DEADLINE = 300  # seconds until a client is asked again whose answer was lost with its SuperNode
 
 
-class Case:
-    """A run that is disturbed."""
+class Case(ABC):
+    """A run that is disturbed, or the undisturbed one."""
 
-    def __init__(self, home: Path, name: str) -> None:
-        self.out, self.log = home / name, home / f"{name}.log"
+    starting = 0.2  # share of kills that do not wait for a round
+    seconds = 15.0  # from a start, within which most processes have started
+    look = 0.005  # seconds between looks at what happens
+
+    def __init__(self, home: Path, name: str, rounds: int) -> None:
+        self.out, self.log, self.total = home / name, home / f"{name}.log", rounds
+        self.stack = ExitStack()  # ends its processes
         self.process: subprocess.Popen[bytes] | None = None
 
+    @abstractmethod
     def start(self) -> None:
-        command = (
-            ["resume", str(self.out)]
-            if (self.out / "config.json").exists()
-            else [*RUN, *ON_RAY, "--out", str(self.out)]
-        )
-        if command[0] == "run" and self.out.exists():  # killed before it had written its configuration
-            shutil.rmtree(self.out)
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "undrift", *command], stdout=log, stderr=subprocess.STDOUT
-            )
+        """Begin the run, or continue it."""
 
     @property
     def rounds(self) -> int:
@@ -68,69 +72,164 @@ class Case:
         return 0
 
     def running(self) -> bool:
-        return self.process is not None and self.process.poll() is None
+        return self.process is not None and not ended(self.process)
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         """Or until the process has ended."""
+        wait_for(lambda: not self.running() or condition(), f"anything ({self.log})", pause=self.look)
+
+    def wait_for_a_moment(self, moment: random.Random, kills: int) -> None:
+        if moment.random() < self.starting:
+            until = time.monotonic() + moment.uniform(0, self.seconds)
+            self.wait_until(lambda: time.monotonic() > until)
+            return
+        target, rows = self.rounds + moment.randrange(1, max(2, self.total // kills)), self.rounds
         begun = time.monotonic()
-        while self.running() and not condition():
-            if time.monotonic() - begun > PATIENCE:
-                raise SystemExit(f"nothing has happened for {PATIENCE} s; see {self.log}")
-            time.sleep(0.005)
+        self.wait_until(lambda: self.rounds >= target)
+        length = (time.monotonic() - begun) / max(1, self.rounds - rows)
+        until = time.monotonic() + moment.uniform(0, min(length, self.seconds))
+        self.wait_until(lambda: time.monotonic() > until)
 
     def check_end(self) -> None:
+        self.wait_until(lambda: False)
+        if self.process is None or self.process.returncode != 0 or self.rounds != self.total:
+            raise SystemExit(f"it ended after {self.rounds} of {self.total} rounds; see {self.log}")
+
+
+class Undrift(Case):
+    """A run of `undrift run`, continued by `undrift resume`."""
+
+    def __init__(self, home: Path, name: str, settings: list[str], *further: str) -> None:
+        super().__init__(home, name, int(settings[settings.index("--rounds") + 1]))
+        self._command = ["run", *settings, *further, "--out", str(self.out)]
+
+    def start(self) -> None:
+        command = ["resume", str(self.out)] if (self.out / "config.json").exists() else self._command
+        if command[0] == "run" and self.out.exists():  # killed before it had written its configuration
+            shutil.rmtree(self.out)
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "undrift", *command], stdout=log, stderr=log, process_group=0
+            )
+        self.stack.callback(end, self.process)
+
+    def kill_driver(self, moment: random.Random) -> bool:
+        """With its Ray, which would end by itself after a minute."""
         assert self.process is not None
-        if self.process.wait() != 0:
-            raise SystemExit(f"it ended with {self.process.returncode}; see {self.log}")
-
-
-def kill_driver(case: Case, moment: random.Random) -> bool:
-    """And wait until what it had started is gone."""
-    assert case.process is not None
-    with suppress(psutil.NoSuchProcess):
-        others = psutil.Process(case.process.pid).children(recursive=True)
-        case.process.kill()
-        case.process.wait()
-        psutil.wait_procs(others, timeout=PATIENCE)
-        return True
-    return False
-
-
-def kill_actor(case: Case, moment: random.Random) -> bool:
-    assert case.process is not None
-    with suppress(psutil.NoSuchProcess):
-        everyone = psutil.Process(case.process.pid).children(recursive=True)
-        actors = [each for each in everyone if (each.cmdline() or [""])[0].startswith("ray::Clients")]
-        if actors:
-            os.kill(moment.choice(actors).pid, signal.SIGKILL)
+        with suppress(psutil.NoSuchProcess):
+            driver = psutil.Process(self.process.pid)
+            kill([driver, *driver.children(recursive=True)])
+            self.process.wait()
             return True
-    return False
+        return False
+
+    def kill_actor(self, moment: random.Random) -> bool:
+        assert self.process is not None
+        with suppress(psutil.NoSuchProcess):
+            everyone = psutil.Process(self.process.pid).children(recursive=True)
+            actors = [each for each in everyone if (each.cmdline() or [""])[0].startswith("ray::Clients")]
+            if actors:
+                os.kill(moment.choice(actors).pid, signal.SIGKILL)
+                return True
+        return False
 
 
-KINDS: dict[str, Callable[[Case, random.Random], bool]] = {"driver": kill_driver, "actor": kill_actor}
+class OnFlower(Case):
+    """A run of `flwr run`, which also continues it."""
+
+    starting, seconds, look = 0.4, 25.0, 0.1
+
+    def __init__(self, federation: Federation, app: Path, name: str, rounds: int) -> None:
+        super().__init__(federation.home, name, rounds)
+        self._federation, self._app = federation, app
+
+    def start(self) -> None:
+        """When the SuperLink is there, and no ServerApp of before: it ends with its SuperLink."""
+        self.stack.close()
+        self._federation.wait_for_link()
+        wait_for(lambda: not self._server_apps(), "the end of the ServerApp")
+        running = self._federation.running(self._app, f'federation.out="{self.out}"', self.out.name)
+        self.process = self.stack.enter_context(running)
+
+    def _server_apps(self) -> list[psutil.Process]:
+        return self._federation.processes("flwr-serverapp")
+
+    def check_end(self) -> None:
+        super().check_end()
+        wait_for(lambda: not self._server_apps(), "the end of the ServerApp")
+
+    def kill_supernode(self, moment: random.Random) -> bool:
+        """One of them, with its ClientApp or without, which then ends by itself."""
+        return moment.choice(list(self._federation.nodes.values())).kill(alone=moment.random() < 0.5)
+
+    def kill_serverapp(self, moment: random.Random) -> bool:
+        self.wait_until(lambda: bool(self._server_apps()))
+        found = self._server_apps()
+        kill(found)
+        self.stack.close()  # `flwr run` would wait until the SuperLink notices
+        return bool(found)
+
+    def kill_superlink(self, moment: random.Random) -> bool:
+        """With its ServerApp or without, which then ends by itself."""
+        done = self._federation.link.kill(alone=moment.random() < 0.5)
+        self.stack.close()
+        return done
 
 
-def disturbed(case: Case, kinds: list[str], moment: random.Random) -> int:
-    """Train to the end, with kills of these kinds, one after another; returns how many there were."""
-    done = 0
+class Kind(NamedTuple):
+    kill: Callable[[Any, random.Random], bool]  # whether there was somebody to kill
+    share: int  # of all kills; those on Flower take longer
+
+
+PLACES: dict[str, dict[str, Kind]] = {
+    "ray": {"driver": Kind(Undrift.kill_driver, 3), "actor": Kind(Undrift.kill_actor, 3)},
+    "flower": {
+        "serverapp": Kind(OnFlower.kill_serverapp, 2),
+        "supernode": Kind(OnFlower.kill_supernode, 1),
+        "superlink": Kind(OnFlower.kill_superlink, 1),
+    },
+}
+KINDS = {name: kind for kinds in PLACES.values() for name, kind in kinds.items()}
+NewCase = Callable[[str], Case]
+
+
+@contextmanager
+def on_ray(home: Path) -> Iterator[tuple[Case, NewCase]]:
+    """The undisturbed run, and what makes others."""
+
+    def new(name: str) -> Case:
+        return Undrift(home, name, ON_RAY, "--place", "ray", "--actors", "2")
+
+    yield new("undisturbed-ray"), new
+
+
+@contextmanager
+def on_flower(home: Path) -> Iterator[tuple[Case, NewCase]]:
+    """One federation for all runs; the undisturbed one is a simulation, which has the same numbers."""
+    needed = [word for key, value in NEEDED.items() for word in ("--set", f"run.{key}={value}")]
+    with ExitStack() as stack:
+        (home / "federation").mkdir()
+        federation = Federation(home / "federation", stack, CLIENTS)
+        federation.start()
+        app = federation.new_app("killed", *ON_FLOWER, *needed)
+        settings, section = app / "pyproject.toml", "[tool.flwr.app.config.federation]\n"
+        settings.write_text(settings.read_text().replace(section, f"{section}deadline = {DEADLINE}\n"))
+        alike = Undrift(home, "undisturbed-flower", ON_FLOWER, "--set", "run.engine=sequential")
+        yield alike, lambda name: OnFlower(federation, app, name, alike.total)
+
+
+def disturbed(case: Case, planned: list[str], moment: random.Random) -> list[str]:
+    """Train to the end, with kills of these kinds, one after another; returns those that there were."""
+    done = []
     case.start()
-    for kind in kinds:
-        if moment.random() < STARTING:
-            deadline = time.monotonic() + moment.uniform(0, 15)
-            case.wait_until(lambda deadline=deadline: time.monotonic() > deadline)  # type: ignore[misc]
-        else:
-            target = case.rounds + moment.randrange(1, max(2, ROUNDS // len(kinds)))
-            case.wait_until(lambda target=target: case.rounds >= target)  # type: ignore[misc]
-            time.sleep(moment.uniform(0, 0.05))
+    for kind in planned:
+        case.wait_for_a_moment(moment, len(planned))
         if not case.running():
             break
-        done += KINDS[kind](case, moment)
+        if KINDS[kind].kill(case, moment):
+            done.append(kind)
         if not case.running():
             case.start()
-    case.wait_until(lambda: False)
-    if case.process is not None and case.process.returncode == -signal.SIGKILL:
-        case.start()
-        case.wait_until(lambda: False)
     case.check_end()
     return done
 
@@ -147,11 +246,20 @@ def difference(case: Case, reference: Case) -> str:
         [json.loads(line) for line in (each.out / "rounds.jsonl").read_text().splitlines()]
         for each in (case, reference)
     )
+    repeated = {"bytes_up", "bytes_down", *FAILURE_COLUMNS} if FAILURE_COLUMNS.keys() & rows[0].keys() else set()
     for row, other in zip(rows, others, strict=True):
-        for column in row.keys() - TIMES:
+        for column in row.keys() - TIMES - repeated:
             if row[column] != other[column]:
                 return f"{column} of round {row['round']} is {row[column]} instead of {other[column]}"
     return ""
+
+
+def shared_out(kills: int, kinds: list[str], moment: random.Random) -> list[str]:
+    """So many kinds, in any order."""
+    cycle = [kind for kind in kinds for _ in range(KINDS[kind].share)]
+    found = [cycle[number % len(cycle)] for number in range(kills)]
+    moment.shuffle(found)
+    return found
 
 
 def main() -> None:
@@ -164,26 +272,40 @@ def main() -> None:
     kinds = options.kinds.split(",")
     if unknown := [kind for kind in kinds if kind not in KINDS]:
         parser.error(f"--kinds must be of {', '.join(KINDS)}, got {unknown[0]}")
+    signal.signal(signal.SIGTERM, _interrupted)
     moment = random.Random(options.seed)
+    planned = shared_out(options.kills, kinds, moment)
     home = Path(tempfile.mkdtemp(prefix="ud-"))
     os.environ["TMPDIR"] = str(home)  # where a Ray whose driver was killed leaves its logs
-    reference = Case(home, "undisturbed")
-    reference.start()
-    reference.wait_until(lambda: False)
-    reference.check_end()
-    done, number = 0, 0
-    while done < options.kills:
-        number += 1
-        case = Case(home, f"run-{number}")
-        planned = [kinds[(done + place) % len(kinds)] for place in range(min(options.in_a_run, options.kills - done))]
-        count = disturbed(case, planned, moment)
-        done += count
-        if wrong := difference(case, reference):
-            raise SystemExit(f"run {number} with {count} kills ({', '.join(planned)}): {wrong}; see {case.log}")
-        print(
-            f"run {number}: the same to the bit after {count} kills ({', '.join(planned)}); {done} so far", flush=True
-        )
+    begun, done = time.monotonic(), 0
+    for place, opened in {"ray": on_ray, "flower": on_flower}.items():
+        left = [kind for kind in planned if kind in PLACES[place]]
+        if not left:
+            continue
+        with opened(home) as (reference, new):
+            finish(reference, [], moment)
+            for number in range(1, 2 * len(left) + 1):  # a run may end before it was killed
+                case = new(f"{place}-{number}")
+                killed = finish(case, left[: options.in_a_run], moment)
+                if wrong := difference(case, reference):
+                    raise SystemExit(f"{place} {number}, after kills ({', '.join(killed)}): {wrong}; see {case.log}")
+                for kind in killed:
+                    left.remove(kind)
+                done += len(killed)
+                so_far = f"{done} kills so far, {(time.monotonic() - begun) / 60:.0f} minutes"
+                print(f"{place} {number}: the same to the bit after kills of {', '.join(killed)}; {so_far}", flush=True)
+                if not left:
+                    break
     shutil.rmtree(home, ignore_errors=True)
+
+
+def finish(case: Case, planned: list[str], moment: random.Random) -> list[str]:
+    with case.stack:
+        return disturbed(case, planned, moment)
+
+
+def _interrupted(number: int, frame: Any) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
