@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import shutil
 from collections import OrderedDict
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Message
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from typer.testing import CliRunner
 
@@ -37,6 +39,7 @@ from undrift.cli import app as cli
 from undrift.flower import Samples, client_app
 from undrift.flower.messages import CENSUS, EXCHANGE
 from undrift.simulation import fit
+from undrift.storage import client_disk
 from undrift.transport import TooFewAnswersError
 
 pytestmark = pytest.mark.usefixtures("networks_are_tried_once", "no_pauses")
@@ -289,6 +292,26 @@ class TestCensus:
         app.serve(**{"run.rounds": 2, "run.cohort": 3})
         if 3 in draw(2):
             assert "client 3 is left out: it had 14 samples when the run began, and now 11" in caplog.text
+
+
+def test_a_client_whose_disk_is_full_is_left_out_until_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def write(tensors: dict[str, Any], file: Path) -> None:
+        if file.parent.name == "2" and list(file.parent.glob("000001-*")):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        save_file(tensors, file)
+
+    app = federation(SCAFFOLD, tmp_path, cohort=None, rounds=2)
+    with monkeypatch.context() as full:
+        full.setattr(client_disk, "save_file", write)
+        app.serve()
+    run = app.serve(**{"run.rounds": 3})
+    everybody = list(range(len(CLIENTS)))
+    assert_same(run, simulated(SCAFFOLD, cohort=[everybody, [0, 1, 3, 4], everybody], rounds=3), but=("bytes_down",))
+    assert run.history["participants"].tolist() == [5, 4, 5]
+    line = rf"round 2, left out: client 2: the client's state cannot be written to {tmp_path}/clients/\w+/2: "
+    assert re.search(f"{line}.*No space left on device", caplog.text)
 
 
 def test_a_client_whose_memory_is_gone_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

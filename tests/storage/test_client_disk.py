@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from undrift.core import tree
+from undrift.core.files import StorageError
 from undrift.storage import client_disk
 from undrift.storage.client_disk import ClientDisk, Kept, Version
 from undrift.storage.files import DamageError
@@ -117,6 +119,31 @@ def test_a_kill_at_any_moment_leaves_the_memory_before_or_after(
             break
     assert finished
     assert outcomes == {False, True}
+
+
+@pytest.mark.parametrize("file", ["state", "memory.json"])
+def test_a_full_disk_leaves_the_memory_before(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = Kept(version(4), (version(5, 0),)), Kept(version(5, 0), (version(6, 0),))
+    ClientDisk(tmp_path, OWNER).write(old)
+    before = sorted(tmp_path.iterdir())
+
+    def full(*args: Any) -> None:
+        if file == "state":
+            args[-1].write_bytes(b"half a file")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*((client_disk, "save_file", full) if file == "state" else (os, "fsync", full)))
+        with pytest.raises(StorageError, match=r"cannot be written.*No space left on device") as caught:
+            ClientDisk(tmp_path, OWNER).write(new)
+    assert "\n" not in str(caught.value)
+    assert same(ClientDisk(tmp_path, OWNER).read(), old)
+    assert not list(tmp_path.glob(".*.new*"))  # which would take the room that is missing
+    if file == "state":
+        assert sorted(tmp_path.iterdir()) == before
+    ClientDisk(tmp_path, OWNER).write(new)  # there is room again
+    assert same(ClientDisk(tmp_path, OWNER).read(), new)
+    assert len(list(tmp_path.glob("*.safetensors"))) == 2
 
 
 def _damage(path: Path) -> None:

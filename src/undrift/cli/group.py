@@ -15,6 +15,7 @@ from undrift.cli import streams
 from undrift.cli.console import print_error
 from undrift.core import check
 from undrift.core.extras import MissingExtraError
+from undrift.core.files import StorageError
 from undrift.core.log import printable
 
 FAILED, USAGE = 1, 2  # exit codes
@@ -42,6 +43,8 @@ class Commands(TyperGroup):
         except KeyboardInterrupt as interruption:
             print(f"undrift: {printable(str(interruption)) or 'interrupted'}", file=sys.stderr)
             raise typer.Exit(128 + getattr(interruption, "signal", signal.SIGINT)) from None  # as shells count
+        except StorageError as error:
+            fail(error)
         except (ValueError, TypeError, OSError, MissingExtraError) as error:
             print_error(error)
             raise typer.Exit(USAGE) from None

@@ -7,6 +7,11 @@ import hashlib
 import os
 from pathlib import Path
 
+
+class StorageError(OSError):
+    """Something cannot be written: the disk is full, or the folder read-only. What was there before is as it was."""
+
+
 _NOT_FOR_DIRECTORIES = (errno.EINVAL, errno.EBADF, errno.ENOTSUP)  # some network file systems
 
 

@@ -6,11 +6,13 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from undrift.core.files import StorageError
 from undrift.data import picture_svg
 from undrift.reporting.charts import MOST_POINTS, chart_data, thinned
 from undrift.reporting.colours import Colour, colours_of
@@ -39,13 +41,16 @@ def write(
     """Write the report to `path`, all of it or nothing."""
     path = Path(path)
     page = render(records, title, targets, last_k)
-    path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         draft.write_text(page, encoding="utf-8", errors="backslashreplace")
         os.replace(draft, path)
+    except OSError as error:
+        raise StorageError(f"the report cannot be written to {path}: {error.strerror or error}") from error
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
     return path
 
 

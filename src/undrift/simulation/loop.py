@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from undrift.client.generators import noticed
+from undrift.core.files import StorageError
 from undrift.core.log import failure
 from undrift.engines import allocation
 from undrift.engines.determinism import arithmetic, threads
@@ -43,6 +44,8 @@ class Interrupted(KeyboardInterrupt):
 def _how_to_continue(run: Run) -> str:
     if run.out is None:
         return ""
+    if run.options.place == "flower":
+        return "; continue with the same flwr run"
     if run.config.get("group"):
         return "; repeat the comparison to continue it"
     if objects := given_as_objects(run.config):
@@ -66,6 +69,7 @@ def train(runs: Sequence[Run], callbacks: Sequence[Callback], on_divergence: str
         progress_bar(label, first.options.rounds, len(runs)) as tick,
         nullcontext() if watching or first.experiment.deployed else noticed(),  # callbacks and Flower may draw
         _watched(runs, callbacks),
+        _stored(first),
         ExitStack() as places,
     ):
         for run in runs:
@@ -150,6 +154,16 @@ def _round(
                 failure(f"{run.label}, seed {run.options.seed}: {error}")
                 rows.append((run, None))
     return rows
+
+
+@contextmanager
+def _stored(run: Run) -> Iterator[None]:
+    """Where something cannot be written, the run ends with its last checkpoint."""
+    try:
+        yield
+    except StorageError as error:
+        going_on = _how_to_continue(run).removeprefix("; ")
+        raise StorageError(f"{error}; once it can, {going_on}" if going_on else str(error)) from error
 
 
 @contextmanager

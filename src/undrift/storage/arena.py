@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from undrift.core import tree
+from undrift.core.files import StorageError
 from undrift.protocol import State
 from undrift.storage import memory
 
@@ -150,7 +151,7 @@ class _OnDisk:
                         raise OSError("the file is truncated")
                     part = part[moved:]
         except OSError as error:
-            raise OSError(f"client states cannot be stored in {self._home}: {error.strerror or error}") from error
+            raise StorageError(f"client states cannot be stored in {self._home}: {error.strerror or error}") from error
 
     def _unpacked(self, packed: Tensor) -> State:
         """The states in packed rows [n, words]: views."""

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from undrift.core import tree
-from undrift.core.files import sha256, sync
+from undrift.core.files import StorageError, sha256, sync
 from undrift.core.tree import Tree
 from undrift.protocol import State
 from undrift.storage import files
@@ -129,7 +129,9 @@ def write(path: Path, parts: Iterable[State], rows: Path, manifest: dict[str, An
         os.replace(draft, path)
         sync(home)
     except (OSError, SafetensorError) as error:
-        raise OSError(f"the checkpoint of round {manifest['round']} cannot be written to {home}: {error}") from error
+        raise StorageError(
+            f"the checkpoint of round {manifest['round']} cannot be written to {home}: {error}"
+        ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from undrift.core import check, tree
-from undrift.core.files import sha256, sync
+from undrift.core.files import StorageError, sha256, sync
 from undrift.core.log import warning
 from undrift.core.tree import State
 from undrift.storage import files
@@ -122,7 +122,8 @@ class ClientDisk:
             sync(new)
             os.replace(new, self.path / name)
         except (OSError, SafetensorError) as error:
-            raise OSError(f"the client's state cannot be written to {self.path}: {error}") from error
+            new.unlink(missing_ok=True)  # half a state would take the room that is missing
+            raise StorageError(f"the client's state cannot be written to {self.path}: {error}") from error
         # Paths in their order, as a sum over names is exact in one order only; None marks a branch without tensors.
         paths = [[path, leaf is not None] for path, leaf in entries.items()]
         entry = {"round": version.round, "phase": version.phase, "file": name, "sha256": digest, "paths": paths}

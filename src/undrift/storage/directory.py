@@ -73,7 +73,8 @@ class RunDirectory:
         """
         self = cls(path)
         self._refuse_content(overwrite)
-        (self.path / _CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+        with files.writing(self.path):
+            (self.path / _CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         with self.writing():
             self._refuse_content(overwrite)  # of a run that was faster
             self._clear()

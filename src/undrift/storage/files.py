@@ -10,9 +10,11 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from undrift.core.files import StorageError
 
 FORMAT = 3  # of all files of a run; format 2 had checksums of states only
 CHECKSUM = "checksum"
@@ -69,11 +71,16 @@ def replace(path: Path, content: bytes) -> None:
     """Write under another name and rename, so that a file is there as a whole or not at all."""
     draft = path.with_name(f".{path.name}.new")
     with writing(path):
-        with draft.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
+        try:
+            with draft.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, path)
+        except OSError:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)  # half a file would take the room that is missing
+            raise
 
 
 @contextmanager
@@ -82,7 +89,7 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OSError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise StorageError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def as_json(value: Any) -> Any:

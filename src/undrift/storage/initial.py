@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from undrift.core.files import sync
+from undrift.core.files import StorageError, sync
 from undrift.core.tree import Tree
 from undrift.storage.checkpoint import separate
 from undrift.storage.files import DamageError
@@ -37,7 +37,7 @@ def write(home: Path, module: nn.Module) -> None:
         sync(draft)
         os.replace(draft, home / FILE)
     except (OSError, SafetensorError) as error:
-        raise OSError(f"{home / FILE} cannot be written: {error}") from error
+        raise StorageError(f"{home / FILE} cannot be written: {error}") from error
     finally:
         draft.unlink(missing_ok=True)
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from undrift.core.files import StorageError
+
 LOCK = ".lock"  # the file; it is empty, and stays
 
 _inherited: list[FileLock] = []  # by a forked process
@@ -23,7 +25,7 @@ def exclusive(directory: Path) -> Iterator[None]:
     except Timeout:
         raise ValueError(f"{directory} is in use: another run writes to it; wait until it ends") from None
     except OSError as error:
-        raise ValueError(f"{directory / LOCK} cannot be locked: {error.strerror or error}") from None
+        raise StorageError(f"{directory / LOCK} cannot be locked: {error.strerror or error}") from None
     owner = os.getpid()
     try:
         yield

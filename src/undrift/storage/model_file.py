@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from undrift.core import check
-from undrift.core.files import sync
+from undrift.core.files import StorageError, sync
 from undrift.core.log import warning
 from undrift.core.tree import Tree
 from undrift.core.version import __version__
@@ -41,7 +41,7 @@ def write(path: str | Path, tensors: Mapping[str, Any], about: Mapping[str, str]
         sync(draft)
         os.replace(draft, path)
     except (OSError, SafetensorError) as error:
-        raise OSError(f"the model cannot be written to {path}: {error}") from error
+        raise StorageError(f"the model cannot be written to {path}: {error}") from error
     finally:
         draft.unlink(missing_ok=True)
     return path

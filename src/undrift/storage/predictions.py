@@ -10,7 +10,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from undrift.core.files import sync
+from undrift.core.files import StorageError, sync
 from undrift.statistics.predictions import Array, Predictions
 from undrift.storage.files import DamageError
 
@@ -30,7 +30,7 @@ def write(home: Path, predictions: Predictions, round: int) -> None:
         sync(draft)
         os.replace(draft, path)
     except (OSError, SafetensorError) as error:
-        raise OSError(f"{path} cannot be written: {error}") from error
+        raise StorageError(f"{path} cannot be written: {error}") from error
     finally:
         draft.unlink(missing_ok=True)
 
