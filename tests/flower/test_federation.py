@@ -314,6 +314,23 @@ def test_a_client_whose_disk_is_full_is_left_out_until_there_is_room(
     assert re.search(f"{line}.*No space left on device", caplog.text)
 
 
+def test_clients_say_what_they_keep_of_earlier_runs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    app = federation(SCAFFOLD, tmp_path, cohort=1, rounds=1)
+    app.serve()
+    assert "earlier run" not in caplog.text
+    (first,) = (tmp_path / "clients").iterdir()
+    (tmp_path / "clients" / "notes").mkdir()  # not of a run
+    os.utime(next(first.glob("*/memory.json")), (0, 12 * 3600))
+    before = {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
+    app.serve(**{"federation.out": str(tmp_path / "second")})
+    size = f"{sum(map(len, before.values())) / 1000:.3g} kB"
+    line = rf"clients holds {size} of 1.earlier run, the oldest \({first.name}\) last used on 01 January 1970; delete"
+    assert re.search(line, caplog.text)
+    assert f"in the folder {first.name}, as long as it may be continued" in caplog.text
+    assert {path: path.read_bytes() for path in first.rglob("*") if path.is_file()} == before  # none is deleted
+
+
 def test_a_client_whose_memory_is_gone_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     app = federation(SCAFFOLD, tmp_path, rounds=1, cohort=None)
     app.serve()

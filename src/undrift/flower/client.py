@@ -6,8 +6,9 @@ Flower starts a process for every message, so that nothing is remembered but on 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +19,7 @@ import torch
 
 from undrift.core import check, tree
 from undrift.core.extras import needs
-from undrift.core.log import warning
+from undrift.core.log import notice, warning
 from undrift.core.tree import Nest
 from undrift.data.federated import FederatedData
 from undrift.engines import Sequential, Stacked
@@ -34,13 +35,14 @@ from undrift.flower.wire import WireError, from_record, numbers_from, to_record
 from undrift.methods.private import deployed
 from undrift.methods.setting import Plan
 from undrift.protocol import Mail
+from undrift.reporting.wording import count_text, unit_of_traffic
 from undrift.simulation.arguments import Arguments
 from undrift.simulation.defaults import resolve_defaults
 from undrift.simulation.options import Options
 from undrift.simulation.prepare import Known, prepare
 from undrift.simulation.setup import Setup
 from undrift.storage.arena import Space
-from undrift.storage.client_disk import ClientDisk, Kept, Version
+from undrift.storage.client_disk import ClientDisk, Kept, Version, earlier_runs
 from undrift.storage.states import ClientStates
 from undrift.transport import LostStatesError, Site, Trainees
 from undrift.transport.site import Draft
@@ -169,6 +171,8 @@ class _Client:
         if digest(facts(setup, samples)) != terms.facts:
             raise ValueError("version, algorithm, model or kind of samples are not those that the server counts on")
         disk = ClientDisk(_home(context) / terms.run / str(number), {"run": terms.run, "client": number})
+        if not disk.path.exists():
+            _tell_of_earlier_runs(_home(context), terms.run)
         with disk.locked(), arithmetic(setup.precision), threads(1):
             yield _Asked(told, setup, samples, disk)
 
@@ -271,6 +275,20 @@ def _number(context: Context) -> int:
             f"a client's number is its node's partition-id, as in --node-config 'partition-id=0', got {given}"
         )
     return number
+
+
+def _tell_of_earlier_runs(home: Path, run: str) -> None:
+    """Only the server's side knows which of them will be continued, so that nothing is deleted here."""
+    with suppress(OSError):
+        if earlier := earlier_runs(home, run):
+            oldest, count = earlier[0], count_text(len(earlier), "earlier run")
+            total = sum(each.size for each in earlier)
+            size, unit = unit_of_traffic([total])
+            day = time.strftime("%d %B %Y", time.localtime(oldest.used))
+            notice(
+                f"{home} holds {total / size:.3g} {unit} of {count}, the oldest ({oldest.name}) last used on {day}; "
+                "delete folders of runs that will not be continued"
+            )
 
 
 def _home(context: Context) -> Path:

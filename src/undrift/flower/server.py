@@ -93,6 +93,7 @@ def serve(
             notice(f"{federation.out} has all its {run.rounds} rounds; another run needs another federation.out")
         train([run], (), "raise")
     notice(f"the run is in {federation.out}; undrift report {federation.out} makes a page of it")
+    notice(f"clients keep what they remember of it, in the folder {population.run}, as long as it may be continued")
     return run
 
 

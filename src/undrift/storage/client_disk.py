@@ -59,6 +59,24 @@ class Kept(NamedTuple):
         return Kept(newest if counted else self.own, tuple(draft for draft in self.drafts if draft.round == round))
 
 
+class EarlierRun(NamedTuple):
+    """What clients of a machine still keep of a run. Whether the server will continue it is not known here."""
+
+    name: str
+    size: int  # bytes
+    used: float  # when last, as `time.time` counts
+
+
+def earlier_runs(home: Path, run: str) -> list[EarlierRun]:
+    """The other runs in a folder that holds those of a machine, the least recently used first."""
+    found = []
+    for folder in home.iterdir() if home.is_dir() else ():
+        if folder.name != run and (memories := list(folder.glob(f"*/{_MEMORY}"))):
+            size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+            found.append(EarlierRun(folder.name, size, max(memory.stat().st_mtime for memory in memories)))
+    return sorted(found, key=lambda each: each.used)
+
+
 class ClientDisk:
     """The memory of one client, in a folder of its own. Use it while it is `locked`."""
 
