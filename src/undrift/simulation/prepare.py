@@ -98,6 +98,7 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None, known
     cohort.size(options, population)
     if options.min_answers > (fewest := cohort.smallest(options, population)):
         raise ValueError(f"min_answers must be at most the {fewest} clients of a round, got {options.min_answers}")
+    here = known is None
     known = known or Known(len(data), cohort.plan(options, schedule, data), partial(census, data))
     setting = Setting(
         layout=learner.layout,
@@ -117,7 +118,8 @@ def prepare(objects: Objects, options: Options, like: Setup | None = None, known
         census=known.census,
     )
     method = build_method(algorithm, setting)
-    _check_memory(method, learner)
+    if here:  # tensors without memory let PyTorch import sympy, half a second of every message to a client elsewhere
+        _check_memory(method, learner)
     observer = _observer(options, method, learner, algorithm)
     training = LocalTraining(
         learner=learner,
