@@ -92,8 +92,11 @@ class Case(ABC):
 
     def check_end(self) -> None:
         self.wait_until(lambda: False)
-        if self.process is None or self.process.returncode != 0 or self.rounds != self.total:
+        if self.failed() or self.rounds != self.total:
             raise SystemExit(f"it ended after {self.rounds} of {self.total} rounds; see {self.log}")
+
+    def failed(self) -> bool:
+        return self.process is not None and self.process.returncode != 0
 
 
 class Undrift(Case):
@@ -144,19 +147,30 @@ class OnFlower(Case):
         self._federation, self._app = federation, app
 
     def start(self) -> None:
-        """When the SuperLink is there, and no ServerApp of before: it ends with its SuperLink."""
-        self.stack.close()
         self._federation.wait_for_link()
-        wait_for(lambda: not self._server_apps(), "the end of the ServerApp")
+        wait_for(self._submitted, "a SuperLink that takes the run")
+
+    def _submitted(self) -> bool:
+        """Whether the SuperLink has taken the run; `flwr run` gives up soon where it is busy."""
+        self.stack.close()
+        before = self._submissions()
         running = self._federation.running(self._app, f'federation.out="{self.out}"', self.out.name)
-        self.process = self.stack.enter_context(running)
+        self.process = process = self.stack.enter_context(running)
+        wait_for(lambda: ended(process) or self._submissions() > before, "an answer of the SuperLink")
+        return self._submissions() > before
+
+    def _submissions(self) -> int:
+        return self.log.read_bytes().count(b"Successfully started run") if self.log.exists() else 0
 
     def _server_apps(self) -> list[psutil.Process]:
         return self._federation.processes("flwr-serverapp")
 
-    def check_end(self) -> None:
-        super().check_end()
-        wait_for(lambda: not self._server_apps(), "the end of the ServerApp")
+    def running(self) -> bool:
+        """Also while nobody looks at its lines."""
+        return super().running() or bool(self._server_apps())
+
+    def failed(self) -> bool:
+        return False  # `flwr run` does not tell; its rounds do
 
     def kill_supernode(self, moment: random.Random) -> bool:
         """One of them, with its ClientApp or without, which then ends by itself."""
@@ -173,6 +187,7 @@ class OnFlower(Case):
         """With its ServerApp or without, which then ends by itself."""
         done = self._federation.link.kill(alone=moment.random() < 0.5)
         self.stack.close()
+        wait_for(lambda: not self._server_apps(), "the end of the ServerApp with its SuperLink")
         return done
 
 
