@@ -44,7 +44,7 @@ class _Key(NamedTuple):
     seed: int
 
 
-class _Place(NamedTuple):
+class _Slot(NamedTuple):
     """A run before it is prepared."""
 
     number: int  # among all entries
@@ -69,7 +69,7 @@ class _Place(NamedTuple):
 class _Planned(NamedTuple):
     """A run, ready to start or to be resumed."""
 
-    place: _Place
+    slot: _Slot
     experiment: Experiment
 
 
@@ -86,9 +86,9 @@ def train_all(
     first is about to. Runs of a tuning are a `trial`: some that were begun together may be continued without the
     others, and what they say of the test samples is not kept.
     """
-    with ExitStack() as places:
+    with ExitStack() as sessions:
         for entry in entries:
-            places.enter_context(place_of(entry.run.options).session(entry.run.options))
+            sessions.enter_context(place_of(entry.run.options).session(entry.run.options))
         return _train_all(entries, callbacks, begin, trial)
 
 
@@ -98,24 +98,24 @@ def _train_all(
     begin: Callable[[], None],
     trial: bool,
 ) -> list[Record]:
-    families = [_places(family) for family in _families(entries)]
-    begun = _modules_begun_with([place for family in families for place in family])
+    families = [_slots(family) for family in _families(entries)]
+    begun = _modules_begun_with([slot for family in families for slot in family])
     planned: list[list[_Planned]] = []
     shared: dict[tuple[int, int], Setup] = {}
     for family in families:
         planned.append([])
-        for place in family:
-            objects = place.entry.run.objects
-            data = id(objects.data), place.options.seed
+        for slot in family:
+            objects = slot.entry.run.objects
+            data = id(objects.data), slot.options.seed
             like = shared.get(data) or next(iter(shared.values()), None)
-            with named(place.label):
-                experiment = with_engine(prepare(_begun(objects, begun, place.home), place.options, like))
-            if place.group and place.stored is None:
+            with named(slot.label):
+                experiment = with_engine(prepare(_begun(objects, begun, slot.home), slot.options, like))
+            if slot.group and slot.stored is None:
                 experiment = replace(experiment, engine_reason="as the runs it was to train with")
             if not experiment.algorithm.pooled:
                 shared.setdefault(data, experiment)
-            planned[-1].append(_Planned(place, experiment))
-    _announce(sorted((plan for runs in planned for plan in runs), key=lambda plan: plan.place.number))
+            planned[-1].append(_Planned(slot, experiment))
+    _announce(sorted((plan for runs in planned for plan in runs), key=lambda plan: plan.slot.number))
     records: dict[int, Record] = {}
     for runs in planned:
         for group in _groups(runs):
@@ -133,10 +133,10 @@ def named(label: str) -> Iterator[None]:
 
 
 def _announce(planned: Sequence[_Planned]) -> None:
-    new = [plan for plan in planned if plan.place.stored is None]
-    for text in dict.fromkeys(f"{p.place.label}: {text}" for p in new for text in choices(p.experiment)):
+    new = [plan for plan in planned if plan.slot.stored is None]
+    for text in dict.fromkeys(f"{p.slot.label}: {text}" for p in new for text in choices(p.experiment)):
         notice(text)
-    for text in dict.fromkeys(f"{p.place.label}: {text}" for p in new for text in instabilities(p.experiment)):
+    for text in dict.fromkeys(f"{p.slot.label}: {text}" for p in new for text in instabilities(p.experiment)):
         warning(text)
 
 
@@ -180,9 +180,9 @@ def _same(a: Algorithm, b: Algorithm) -> bool:
     return all(p is q or (not isinstance(p, Mapping) and p == q) for p, q in pairs)
 
 
-def _places(family: Sequence[tuple[int, Entry]]) -> list[_Place]:
+def _slots(family: Sequence[tuple[int, Entry]]) -> list[_Slot]:
     """The runs of a family, with the options that those in their directories were begun with."""
-    places = []
+    slots = []
     for number, entry in family:
         options, home = entry.run.options, entry.home
         stored = None
@@ -196,20 +196,20 @@ def _places(family: Sequence[tuple[int, Entry]]) -> list[_Place]:
             options = same_options(stored, options)
             key = _Key(options.lr, options.seed)
             group = found if key in (found := _stored_group(stored)) else (key,)
-        places.append(_Place(number, entry, options, stored, group))
-    return [place if place.group else _joined(place, places) for place in places]
+        slots.append(_Slot(number, entry, options, stored, group))
+    return [slot if slot.group else _joined(slot, slots) for slot in slots]
 
 
-def _joined(place: _Place, others: Sequence[_Place]) -> _Place:
+def _joined(slot: _Slot, others: Sequence[_Slot]) -> _Slot:
     """A run that is not there yet, as a member of the group that others were begun in, and computed as they are."""
     for other in others:
-        if place.key in other.group:
-            options = replace(place.options, engine=other.options.engine, device=other.options.device)
-            return place._replace(group=other.group, options=options)
-    return place
+        if slot.key in other.group:
+            options = replace(slot.options, engine=other.options.engine, device=other.options.device)
+            return slot._replace(group=other.group, options=options)
+    return slot
 
 
-def _modules_begun_with(places: Iterable[_Place]) -> dict[Path | None, nn.Module]:
+def _modules_begun_with(slots: Iterable[_Slot]) -> dict[Path | None, nn.Module]:
     """For runs that are there already, the given module with their initial weights: one object where these are equal.
 
     The module of a repeated comparison may be initialised otherwise, as `resume` allows.
@@ -217,15 +217,15 @@ def _modules_begun_with(places: Iterable[_Place]) -> dict[Path | None, nn.Module
     found: dict[Path | None, nn.Module] = {}
     known: dict[str, nn.Module] = {}
     changed = False
-    for place in places:
-        model = place.entry.run.objects.model
-        if not isinstance(model, nn.Module) or place.stored is None:
+    for slot in slots:
+        model = slot.entry.run.objects.model
+        if not isinstance(model, nn.Module) or slot.stored is None:
             continue
-        key = str(place.stored.config.get("model"))
+        key = str(slot.stored.config.get("model"))
         if key not in known:
-            with named(place.label):
-                known[key] = as_begun(place.stored, model)
-        found[place.home] = known[key]
+            with named(slot.label):
+                known[key] = as_begun(slot.stored, model)
+        found[slot.home] = known[key]
         changed = changed or known[key] is not model
     if changed:
         notice("the initial weights are those that the comparison in this directory was begun with")
@@ -242,8 +242,8 @@ def _groups(planned: Sequence[_Planned]) -> list[list[_Planned]]:
     begun: dict[tuple[_Key, ...], list[_Planned]] = {}
     new: list[list[_Planned]] = []
     for plan in planned:
-        if plan.place.group:
-            begun.setdefault(plan.place.group, []).append(plan)
+        if plan.slot.group:
+            begun.setdefault(plan.slot.group, []).append(plan)
         elif (
             new
             and len(new[-1]) < capacity(plan.experiment)
@@ -253,7 +253,7 @@ def _groups(planned: Sequence[_Planned]) -> list[list[_Planned]]:
         else:
             new.append([plan])
     for keys, members in begun.items():
-        members.sort(key=lambda plan, keys=keys: keys.index(plan.place.key))  # type: ignore[misc]
+        members.sort(key=lambda plan, keys=keys: keys.index(plan.slot.key))  # type: ignore[misc]
     return [*(part for group in begun.values() for part in _compatible(group)), *new]
 
 
@@ -268,18 +268,18 @@ def _finished(
     group: Sequence[_Planned], callbacks: Sequence[Callback], begin: Callable[[], None] | None, trial: bool
 ) -> dict[int, Record]:
     """Train runs together; all of them are opened and checked before the first one changes its directory."""
-    begun = group[0].place.group
-    keys = begun or tuple(plan.place.key for plan in group)
+    begun = group[0].slot.group
+    keys = begun or tuple(plan.slot.key for plan in group)
     runs: dict[_Key, Run] = {}
     with ExitStack() as stack:
-        for place, experiment in sorted(group, key=lambda plan: plan.place.stored is None):
-            if place.stored is None:
+        for slot, experiment in sorted(group, key=lambda plan: plan.slot.stored is None):
+            if slot.stored is None:
                 members = [key._asdict() for key in keys]
-                runs[place.key] = stack.enter_context(start(experiment, place.home, place.label, members, trial=trial))
+                runs[slot.key] = stack.enter_context(start(experiment, slot.home, slot.label, members, trial=trial))
             else:
-                stack.enter_context(place.stored.writing())
-                runs[place.key] = reopen(experiment, place.stored)
-        ordered = [runs[plan.place.key] for plan in group]
+                stack.enter_context(slot.stored.writing())
+                runs[slot.key] = reopen(experiment, slot.stored)
+        ordered = [runs[plan.slot.key] for plan in group]
         unfinished = any(run.rounds < run.options.rounds and not run.ended for run in ordered)
         if len(group) < len(begun) and unfinished and not trial:
             warning(
@@ -289,7 +289,7 @@ def _finished(
         if begin is not None:
             begin()
         train(ordered, callbacks, "stop")
-    return {plan.place.number: run.record for plan, run in zip(group, ordered, strict=True)}
+    return {plan.slot.number: run.record for plan, run in zip(group, ordered, strict=True)}
 
 
 def _stored_group(directory: RunDirectory) -> tuple[_Key, ...]:
