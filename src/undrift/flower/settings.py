@@ -20,8 +20,7 @@ from typing import Any
 
 from undrift.core import check
 from undrift.data.census import Census
-from undrift.simulation.arguments import settings
-from undrift.simulation.options import Option
+from undrift.simulation.arguments import read_settings
 
 ALGORITHM, MODEL = "algorithm", "model.name"
 FEDERATION, DATA = "federation.", "data."  # sections; that of data is for the app's own functions
@@ -60,24 +59,9 @@ def read_federation(config: Mapping[str, Any]) -> Federation:
 
 def read_arguments(config: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of `simulate`; what is not in the configuration is left out."""
-    known = {option.path: option for option in settings()}
-    found = {}
-    for key, value in config.items():
-        if key in (ALGORITHM, MODEL) or key.startswith((FEDERATION, DATA)):
-            continue
-        if key not in known:
-            raise ValueError(f"unknown key {check.shown(key)}{check.nearest(key, [ALGORITHM, MODEL, *known])}")
-        found[known[key].name] = _value(known[key], value)
-    return found
-
-
-def _value(option: Option, value: Any) -> Any:
-    if isinstance(value, str) and value in option.words:
-        return None if value == option.none else value
-    if not option.kind.fits(value):
-        allowed = " or ".join([option.kind.words, *(f'"{word}"' for word in option.words)])
-        raise ValueError(f"{option.path} must be {allowed}, got {check.shown(value)}")
-    return value
+    own = (ALGORITHM, MODEL)
+    others = {key: v for key, v in config.items() if key not in own and not key.startswith((FEDERATION, DATA))}
+    return read_settings(others, besides=own)
 
 
 def no_census() -> Census:

@@ -164,6 +164,26 @@ def settings() -> list[Option]:
     return list(declared(Arguments))
 
 
+def read_settings(given: Mapping[str, Any], besides: Iterable[str] = ()) -> dict[str, Any]:
+    """Arguments of `simulate` from ``{"section.key": value}``; `besides` are keys that the caller knows."""
+    known = {option.path: option for option in settings()}
+    found = {}
+    for key, value in given.items():
+        if key not in known:
+            raise ValueError(f"unknown key {check.shown(key)}{check.nearest(key, [*besides, *known])}")
+        found[known[key].name] = _checked(known[key], value)
+    return found
+
+
+def _checked(option: Option, value: Any) -> Any:
+    if isinstance(value, str) and value in option.words:
+        return None if value == option.none else value
+    if not option.kind.fits(value):
+        allowed = " or ".join([option.kind.words, *(f'"{word}"' for word in option.words)])
+        raise ValueError(f"{option.path} must be {allowed}, got {check.shown(value)}")
+    return value
+
+
 def _part(whole: Arguments, kind: type[T]) -> T:
     return kind(**{each.name: getattr(whole, each.name) for each in fields(kind)})  # type: ignore[arg-type]
 
