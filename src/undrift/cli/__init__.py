@@ -3,10 +3,25 @@
 Commands import what they need when they are called, so that help does not wait for torch.
 """
 
-from undrift.cli import bench, compare, data, explain, export, flower, listing, report, resume, run, show, tune, ui
+from undrift.cli import (
+    bench,
+    compare,
+    data,
+    explain,
+    export,
+    flower,
+    listing,
+    report,
+    reproduce,
+    resume,
+    run,
+    show,
+    tune,
+    ui,
+)
 from undrift.cli.group import app, main
 
 __all__ = ["app", "main"]
 
-for command in (run, compare, tune, resume, export, report, ui, listing, explain, data, show, flower, bench):
+for command in (run, compare, tune, resume, export, report, ui, listing, explain, data, show, reproduce, flower, bench):
     command.register(app)

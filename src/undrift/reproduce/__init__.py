@@ -1,0 +1,1 @@
+"""Experiments of papers: their settings, their figures, and whether these hold here."""

@@ -1,0 +1,250 @@
+"""An experiment of a paper, as a file in `experiments/` describes it.
+
+    paper = "FedDPC"
+    table = "Table 2, CIFAR-10"
+    title = "Best accuracy on CIFAR-10"
+
+    [data]                                  # the sections and keys of `undrift run CONFIG.toml`
+    name = { value = "cifar10", source = "§5.1" }
+    [local]
+    weight_decay = { value = 0.0, note = "not mentioned" }
+
+    [algorithms]                            # by the paper's name
+    FedDPC = { run = "feddpc(lam=1)", source = "§5.2.4" }
+
+    [cases."α = 0.2"]                       # settings that differ
+    "data.partition" = { value = "dirichlet:0.2", source = "§5.1" }
+
+    [tuning]                                # on held-out training samples; without it, rates are given
+    grid = { value = "feddpc", source = "§5.2.4" }
+
+    [[figures]]
+    measure = "best"
+    [figures.values."α = 0.2"]
+    FedDPC = 55.44                          # or [66.12, 0.32], with the spread that the paper prints
+
+    [[claims]]
+    text = "FedDPC has the highest accuracy"
+    measure = "best"
+    better = "FedDPC"                       # than all others, or `than` some, or itself in the case `than_case`;
+                                            # `equal = true`: not different from them
+
+    [fast]                                  # a short version, for two cores
+    "run.rounds" = 20
+
+Every value has a `source` in the paper or, where the paper leaves it open, a `note`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+from undrift.core import check
+from undrift.reproduce.measures import measure_named
+
+SECTIONS = ("data", "model", "local", "server", "run")  # of settings
+
+
+class Setting(NamedTuple):
+    """A value, and where it is from."""
+
+    value: Any
+    source: str = ""  # in the paper
+    note: str = ""  # what the paper leaves open, or what is different here
+
+
+class Contestant(NamedTuple):
+    """An algorithm of the experiment."""
+
+    label: str
+    run: str  # as it is written: "fedprox(mu=0.1)"
+    source: str
+    note: str
+
+
+class Figure(NamedTuple):
+    """What the paper prints."""
+
+    value: float
+    spread: float | None = None
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A table or a plot of the paper, in one measure."""
+
+    measure: str  # as `measure_named` reads it
+    values: Mapping[str, Mapping[str, Figure]]  # case -> label -> figure
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the paper says follows."""
+
+    text: str
+    measure: str
+    better: str  # the label that is better ...
+    than: tuple[str, ...]  # ... than these
+    cases: tuple[str, ...]
+    equal: bool = False  # that there is no significant difference
+    than_case: str = ""  # another case, in which `than` are; "": the same
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How rates and options are chosen, with the same budget for all."""
+
+    grid: Setting  # the name of a paper's grid, or values by setting
+    rounds: int | None  # None: those of the experiment
+    seeds: int
+    budget: int | None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    name: str
+    paper: str
+    table: str
+    title: str
+    settings: Mapping[str, Setting]  # by section.key
+    cases: Mapping[str, Mapping[str, Setting]]
+    contestants: tuple[Contestant, ...]
+    seeds: Setting
+    tuning: Tuning | None
+    figures: tuple[Figures, ...]
+    claims: tuple[Claim, ...]
+    fast: Mapping[str, Any]  # by section.key, and `seeds`, `cases`, `algorithms`
+    runs_of: str = ""  # another experiment whose runs are looked at
+    remarks: tuple[str, ...] = field(default=())
+
+    @property
+    def folder(self) -> str:
+        """Of its runs."""
+        return self.runs_of or self.name
+
+    def settings_of(self, case: str) -> dict[str, Any]:
+        """Plain values by section.key."""
+        return {key: each.value for key, each in {**self.settings, **self.cases[case]}.items()}
+
+
+def names() -> list[str]:
+    """Of all experiments."""
+    return sorted(file.name.removesuffix(".toml") for file in _folder().iterdir() if file.name.endswith(".toml"))
+
+
+@cache
+def find(name: str) -> Experiment:
+    if name not in names():
+        raise ValueError(f"unknown experiment {check.shown(name)}{check.nearest(name, names())}")
+    return read(name, _folder().joinpath(f"{name}.toml").read_text("utf-8"))
+
+
+def _folder() -> Any:
+    return resources.files("undrift.reproduce").joinpath("experiments")
+
+
+def read(name: str, text: str) -> Experiment:
+    """An experiment from the text of its file; what is missing or unknown is refused."""
+    given = tomllib.loads(text)
+    try:
+        return _read(name, given)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"experiment {name}: {type(error).__name__}: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"experiment {name}: {error}") from None
+
+
+def _read(name: str, given: Mapping[str, Any]) -> Experiment:
+    known = ("paper", "table", "title", "remarks", "runs_of", "seeds", *SECTIONS, "algorithms", "cases", "tuning")
+    for key in given:
+        if key not in (*known, "figures", "claims", "fast"):
+            raise ValueError(f"unknown key {check.shown(key)}{check.nearest(key, known)}")
+    settings = {
+        f"{section}.{key}": _setting(key, one) for section in SECTIONS for key, one in given.get(section, {}).items()
+    }
+    cases = {
+        case: {key: _setting(key, one) for key, one in own.items()} for case, own in given.get("cases", {}).items()
+    }
+    contestants = tuple(_contestant(label, one) for label, one in given.get("algorithms", {}).items())
+    own = Experiment(
+        name=name,
+        paper=given["paper"],
+        table=given["table"],
+        title=given["title"],
+        settings=settings,
+        cases=cases or {"": {}},
+        contestants=contestants,
+        seeds=_setting("seeds", given["seeds"]) if "seeds" in given else Setting(3, note="not given"),
+        tuning=_tuning(given["tuning"]) if "tuning" in given else None,
+        figures=(),
+        claims=(),
+        fast=given.get("fast", {}),
+        runs_of=given.get("runs_of", ""),
+        remarks=tuple(given.get("remarks", ())),
+    )
+    if own.runs_of:
+        if settings or cases or contestants or own.tuning:
+            raise ValueError(f"runs are those of {own.runs_of}: leave out settings, cases, algorithms and tuning")
+        named = ("name", "paper", "table", "title", "runs_of", "remarks")
+        own = replace(find(own.runs_of), **{key: getattr(own, key) for key in named})
+    figures = tuple(_figures(one, own) for one in given.get("figures", ()))
+    claims = tuple(_claim(one, own) for one in given.get("claims", ()))
+    return replace(own, figures=figures, claims=claims)
+
+
+def _setting(key: str, given: Any) -> Setting:
+    if not isinstance(given, dict) or "value" not in given or not {"source", "note"} & given.keys():
+        raise ValueError(f"{key} must have a value, and a source in the paper or a note, got {check.shown(given)}")
+    return Setting(**given)
+
+
+def _contestant(label: str, given: Mapping[str, Any]) -> Contestant:
+    if "run" not in given or not {"source", "note"} & given.keys():
+        raise ValueError(f"{label} must have run, and a source in the paper or a note, got {check.shown(given)}")
+    return Contestant(**{"label": label, "source": "", "note": "", **given})
+
+
+def _tuning(given: Mapping[str, Any]) -> Tuning:
+    plain: dict[str, Any] = {"rounds": None, "seeds": 1, "budget": None}
+    return Tuning(**{**plain, **given, "grid": _setting("grid", given["grid"])})
+
+
+def _figures(given: Mapping[str, Any], of: Experiment) -> Figures:
+    measure_named(given["measure"])
+    values = given["values"] if of.cases.keys() != {""} else {"": given["values"]}
+    _check_known("case", values, of.cases)
+    labels = [each.label for each in of.contestants]
+    for own in values.values():
+        _check_known("algorithm", own, labels)
+    found = {case: {label: _figure(each) for label, each in own.items()} for case, own in values.items()}
+    return Figures(given["measure"], found)
+
+
+def _figure(given: Any) -> Figure:
+    return Figure(*given) if isinstance(given, list) else Figure(float(given))
+
+
+def _claim(given: Mapping[str, Any], of: Experiment) -> Claim:
+    measure_named(given["measure"])
+    labels = [each.label for each in of.contestants]
+    than_case = given.get("than_case", "")
+    others = (given["better"],) if than_case else tuple(label for label in labels if label != given["better"])
+    than = tuple(given.get("than") or others)
+    _check_known("algorithm", [given["better"], *than], labels)
+    cases = tuple(given.get("cases") or of.cases)
+    _check_known("case", [*cases, *filter(None, [than_case])], of.cases)
+    equal = given.get("equal", False)
+    if not isinstance(equal, bool):
+        raise ValueError(f"equal must be true or false, got {check.shown(equal)}")
+    return Claim(given["text"], given["measure"], given["better"], than, cases, equal, than_case)
+
+
+def _check_known(what: str, found: Any, known: Any) -> None:
+    for each in found:
+        if each not in known:
+            raise ValueError(f"unknown {what} {check.shown(each)}{check.nearest(each, list(known))}")

@@ -1,0 +1,115 @@
+"""The results of an experiment as text: a table beside the paper's figures, and verdicts."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from undrift.reporting.wording import MISSING, NBSP, count_text
+from undrift.reproduce.experiment import Figure
+from undrift.reproduce.measures import Measure, measure_named
+from undrift.reproduce.results import Chosen, Results, Row, Seeds
+from undrift.reproduce.verdicts import verdicts
+
+
+def headings(results: Results) -> list[str]:
+    case = ["case"] if len(results.experiment.cases) > 1 else []
+    return [*case, "algorithm", "paper", "here", "difference"]
+
+
+def cells(row: Row, measure: Measure, with_case: bool) -> list[str]:
+    paper = MISSING if row.paper is None else _number(row.paper.value, measure) + _spread(row.paper, measure)
+    rounded = round(row.difference, _digits(measure)) + 0.0  # without the sign of a zero
+    difference = f"{rounded:+.{_digits(measure)}f}" if math.isfinite(rounded) else MISSING
+    here = _here(row.here, measure)
+    return [*([row.case] if with_case else []), row.label, paper, here, difference]
+
+
+def _here(seeds: Seeds, measure: Measure) -> str:
+    text = _number(seeds.mean, measure)
+    if math.isfinite(seeds.spread):
+        text += f"{NBSP}±{NBSP}{_number(seeds.spread, measure)}"
+    return text + (f" ({count_text(seeds.without, 'seed')} without)" if seeds.without else "")
+
+
+def _number(value: float, measure: Measure) -> str:
+    return f"{value:.{_digits(measure)}f}" if math.isfinite(value) else MISSING
+
+
+def _spread(figure: Figure, measure: Measure) -> str:
+    return "" if figure.spread is None else f"{NBSP}±{NBSP}{_number(figure.spread, measure)}"
+
+
+def _digits(measure: Measure) -> int:
+    return 2 if measure.percent else 0
+
+
+def sentences(results: Results) -> list[tuple[str, str]]:
+    """Of every claim what is found of it, and why."""
+    short = " in the short version" if results.fast else ""
+    return [(f"{each.outcome}{short}: {each.claim.text}.", f"{each.reason}.") for each in verdicts(results)]
+
+
+def conditions(results: Results) -> list[str]:
+    """What was cut or chosen: a line per case."""
+    experiment, lines = results.experiment, []
+    for case in results.records:
+        wanted, seeds = int(experiment.settings_of(case)["run.rounds"]), results.seeds(case)
+        rounds = results.rounds(case)
+        cut = f"{count_text(rounds, 'round')}" + (f" of {wanted}" if rounds != wanted else "")
+        line = f"{cut}, {count_text(seeds, 'seed')}"
+        missing = [each.label for each in experiment.contestants if each.label not in results.labels(case)]
+        if missing:
+            line += f", without {', '.join(missing)}"
+        lines.append(f"{case}: {line}" if case else line)
+    return lines
+
+
+def markdown(results: Results) -> str:
+    """A section of a page."""
+    experiment = results.experiment
+    lines = [f"# {experiment.paper}, {experiment.table}", "", f"{experiment.title}.", ""]
+    with_case = len(experiment.cases) > 1
+    for name in results.measures:
+        measure = measure_named(name)
+        unit = ", in %" if measure.percent else ""
+        lines += [
+            f"**{measure.text}{unit}**",
+            "",
+            *_table(headings(results), [cells(row, measure, with_case) for row in results.table(name)]),
+            "",
+        ]
+    lines += [f"* **{found}** {reason}" for found, reason in sentences(results)]
+    lines += ["", f"Runs: {'; '.join(conditions(results))}.", ""]
+    lines += [f"* {remark}" for remark in experiment.remarks]
+    lines += ["", "Algorithms as they were run:", ""]
+    lines += [f"* {case}{case and ': '}{_choice(each)}" for case, each in results.chosen.items()]
+    lines += ["", "## Settings", "", *_settings(results)]
+    return "\n".join(lines) + "\n"
+
+
+def _choice(chosen: Chosen) -> str:
+    text = ", ".join(f"`{each}`" for each in chosen.algorithms.values())
+    if not chosen.tried:
+        return text
+    counts = Counter(each.label for each in chosen.tried)
+    few, most = min(counts.values()), max(counts.values())
+    many = str(few) if few == most else f"{few}–{most}"
+    return f"{text}; each the best of {many} configurations on held-out training samples"
+
+
+def _settings(results: Results) -> list[str]:
+    experiment = results.experiment
+    given = {**experiment.settings, "seeds": experiment.seeds}
+    rows = [[f"`{key}`", f"`{one.value}`", one.source, one.note] for key, one in given.items()]
+    for case, own in experiment.cases.items():
+        rows += [
+            [f"`{key}`", f"`{one.value}`", one.source, f"{case}{'; ' if one.note else ''}{one.note}"]
+            for key, one in own.items()
+        ]
+    return _table(["setting", "value", "source", "note"], rows)
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(line)} |" for line in [heads, ["---"] * len(heads), *rows]]

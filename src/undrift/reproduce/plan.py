@@ -1,0 +1,64 @@
+"""What of an experiment is run: all of it, its short version, or what the caller asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from undrift.core import check
+from undrift.reproduce.experiment import Experiment, Tuning
+
+
+@dataclass(frozen=True)
+class Plan:
+    experiment: Experiment
+    fast: bool
+    cases: tuple[str, ...]
+    algorithms: Mapping[str, str]  # by label, as they are written
+    seeds: int
+    changed: Mapping[str, Any]  # settings that are not the experiment's, by section.key
+    tuning: Tuning | None  # None: the texts of the algorithms have their rates
+
+    def settings(self, case: str) -> dict[str, Any]:
+        """Plain values by section.key."""
+        return self.experiment.settings_of(case) | dict(self.changed)
+
+    def rounds(self, case: str) -> int:
+        return int(self.settings(case)["run.rounds"])
+
+
+def plan(
+    experiment: Experiment,
+    *,
+    fast: bool = False,
+    seeds: int | None = None,
+    rounds: int | None = None,
+    only: Sequence[str] = (),
+) -> Plan:
+    """`only` names algorithms and cases; of those that it does not name a kind of, all are run."""
+    if fast and not experiment.fast:
+        raise ValueError(f"{experiment.name} has no short version")
+    short = experiment.fast if fast else {}
+    algorithms = short.get("algorithms") or {each.label: each.run for each in experiment.contestants}
+    cases = tuple(short.get("cases") or experiment.cases)
+    for name in only:
+        if name not in (*algorithms, *cases):
+            raise ValueError(
+                f"{experiment.name} has no {check.shown(name)}{check.nearest(name, [*algorithms, *cases])}"
+            )
+    changed = {key: value for key, value in short.items() if key not in ("algorithms", "cases", "seeds")}
+    if seeds is not None:
+        check.integer("seeds", seeds, 1)
+    if rounds is not None:
+        check.integer("rounds", rounds, 1)
+        changed["run.rounds"] = rounds
+    return Plan(
+        experiment,
+        fast,
+        tuple(case for case in cases if case in only) or cases,
+        {label: text for label, text in algorithms.items() if label in only} or algorithms,
+        seeds or int(short.get("seeds", experiment.seeds.value)),
+        changed,
+        None if fast else experiment.tuning,
+    )

@@ -1,0 +1,114 @@
+"""What came out, beside what the paper prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from undrift.reporting.record import Record
+from undrift.reproduce.experiment import Experiment, Figure
+from undrift.reproduce.measures import Measure, measure_named
+
+
+class Seeds(NamedTuple):
+    """Values of the runs of an algorithm, by seed; a run that failed, or never reached a target, has none."""
+
+    values: Mapping[int, float]
+    without: int
+
+    @property
+    def runs(self) -> int:
+        return len(self.values) + self.without
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean([*self.values.values()])) if self.values else np.nan
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of a sample."""
+        return float(np.std([*self.values.values()], ddof=1)) if len(self.values) > 1 else np.nan
+
+
+class Row(NamedTuple):
+    """A line of the table."""
+
+    case: str
+    label: str
+    paper: Figure | None
+    here: Seeds
+
+    @property
+    def difference(self) -> float:
+        return self.here.mean - self.paper.value if self.paper is not None else np.nan
+
+    @property
+    def within(self) -> bool:
+        """Whether the mean is as near to the paper's as its spread."""
+        return self.paper is not None and self.paper.spread is not None and abs(self.difference) <= self.paper.spread
+
+
+class Tried(NamedTuple):
+    """A configuration of a tuning."""
+
+    label: str
+    text: str
+    accuracy: float | None  # on held-out training samples; None where it failed
+
+
+class Chosen(NamedTuple):
+    """The algorithms of a case, by label, with the rates that they were run with, and out of what these were chosen."""
+
+    algorithms: Mapping[str, str]
+    tried: Sequence[Tried] = ()
+
+
+@dataclass(frozen=True)
+class Results:
+    experiment: Experiment
+    records: Mapping[str, Sequence[Record]]  # by case
+    chosen: Mapping[str, Chosen]  # by case
+    fast: bool
+
+    def rounds(self, case: str) -> int:
+        return max(int(record.history["round"].max()) for record in self.records[case])
+
+    def seeds(self, case: str) -> int:
+        return len({record.seed for record in self.records[case]})
+
+    def values(self, case: str, label: str, measure: str) -> Seeds:
+        """In percent where the measure is a share, as papers print it."""
+        kind = measure_named(measure)
+        runs = [record for record in self.records.get(case, ()) if record.label == label]
+        values = {record.seed: _scaled(kind, record) for record in runs if not record.failed}
+        known = {seed: value for seed, value in values.items() if np.isfinite(value)}
+        return Seeds(known, len(runs) - len(known))
+
+    def labels(self, case: str) -> list[str]:
+        return list(dict.fromkeys(record.label for record in self.records[case]))
+
+    def table(self, measure: str) -> list[Row]:
+        """A row per case and algorithm of which the paper or a run has a figure, in the order of the experiment."""
+        printed = next((each.values for each in self.experiment.figures if each.measure == measure), {})
+        rows = [
+            Row(case, label, printed.get(case, {}).get(label), self.values(case, label, measure))
+            for case in self.records
+            for label in self.labels(case)
+        ]
+        return [row for row in rows if row.paper is not None or row.here.values]
+
+    @property
+    def measures(self) -> list[str]:
+        """Those of the paper's figures and claims."""
+        found = [
+            *(each.measure for each in self.experiment.figures),
+            *(each.measure for each in self.experiment.claims),
+        ]
+        return list(dict.fromkeys(found))
+
+
+def _scaled(measure: Measure, record: Record) -> float:
+    return measure.of(record) * (100 if measure.percent else 1)

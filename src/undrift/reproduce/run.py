@@ -1,0 +1,60 @@
+"""Runs an experiment; what is there already is not repeated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from undrift.core.log import notice
+from undrift.reporting.record import Record
+from undrift.reproduce.plan import Plan
+from undrift.reproduce.results import Chosen, Results, Tried
+from undrift.simulation.arguments import read_settings
+from undrift.simulation.compare import compare
+from undrift.simulation.vary import Loaded
+from undrift.storage.comparison import folders_of
+from undrift.tuning import tune
+from undrift.tuning.trial import Trial
+
+_TUNING = "tuning"  # the folder of a case's trials
+
+
+def run(plan: Plan, home: Path) -> Results:
+    """All cases of a plan, in folders of their own."""
+    folders = folders_of(plan.cases) if len(plan.experiment.cases) > 1 else {"": ""}
+    records, chosen = {}, {}
+    for case in plan.cases:
+        if case:
+            notice(f"{plan.experiment.name}: {case}")
+        chosen[case], records[case] = _run_case(plan, case, home / folders[case])
+    return Results(plan.experiment, records, chosen, fast=plan.fast)
+
+
+def _run_case(plan: Plan, case: str, home: Path) -> tuple[Chosen, list[Record]]:
+    """The algorithms with their rates, and the runs."""
+    settings = plan.settings(case)
+    data = Loaded({key.removeprefix("data."): value for key, value in settings.items() if key.startswith("data.")})
+    model = settings["model.name"]
+    others = {key: value for key, value in settings.items() if not key.startswith(("data.", "model."))}
+    arguments: dict[str, Any] = read_settings(others)
+    chosen, first = Chosen(plan.algorithms), 0
+    if (tuning := plan.tuning) is not None:
+        rounds = {} if tuning.rounds is None else {"rounds": min(tuning.rounds, plan.rounds(case))}
+        tuned = tune(
+            plan.algorithms,
+            model,
+            data,
+            seeds=tuning.seeds,
+            grid=tuning.grid.value,
+            budget=tuning.budget,
+            out=home / _TUNING,
+            **arguments | rounds,
+        )
+        chosen, first = Chosen(tuned.best(), [_tried(trial) for trial in tuned.trials]), tuning.seeds
+    seeds = list(range(first, first + plan.seeds))
+    return chosen, compare(chosen.algorithms, model, data, seeds=seeds, out=home, **arguments).records
+
+
+def _tried(trial: Trial) -> Tried:
+    configuration = trial.configuration
+    return Tried(configuration.label, configuration.text, None if trial.failed else round(trial.accuracy, 6))

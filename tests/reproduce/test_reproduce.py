@@ -1,0 +1,307 @@
+"""Experiments of papers: how they are read, run, stored and judged."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from undrift.cli import app
+from undrift.reporting.record import Record
+from undrift.reproduce import experiment, page, stored
+from undrift.reproduce.cost import Cost, cost
+from undrift.reproduce.experiment import Experiment, read
+from undrift.reproduce.measures import measure_named
+from undrift.reproduce.plan import plan
+from undrift.reproduce.results import Results
+from undrift.reproduce.run import run
+from undrift.reproduce.verdicts import Outcome, overall, verdicts
+
+TINY = """
+paper = "Mine"
+table = "Table 1"
+title = "Digits"
+[data]
+name = { value = "digits", source = "§1" }
+clients = { value = 8, source = "§1" }
+partition = { value = "iid", source = "§1" }
+[model]
+name = { value = "softmax", source = "§1" }
+[local]
+batch_size = { value = 32, source = "§1" }
+weight_decay = { value = 0.0, note = "not mentioned" }
+lr = { value = 0.1, source = "§1" }
+[run]
+rounds = { value = 4, source = "§1" }
+cohort = { value = 0.5, source = "§1" }
+augment = { value = "none", note = "not mentioned" }
+[seeds]
+value = 2
+source = "§1"
+[algorithms]
+A = { run = "fedavg", source = "§2" }
+B = { run = "fedprox(mu=0.1)", source = "§2" }
+[cases.one]
+"local.epochs" = { value = 1, source = "§3" }
+[cases.two]
+"local.epochs" = { value = 2, source = "§3" }
+[[figures]]
+measure = "best"
+[figures.values.one]
+A = [80.0, 0.5]
+B = 70
+[[claims]]
+text = "A is better"
+measure = "best"
+better = "A"
+[fast]
+seeds = 1
+cases = ["one"]
+"run.rounds" = 2
+algorithms = { A = "fedavg(lr=0.05)" }
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
+    (tmp_path / "tiny.toml").write_text(TINY, "utf-8")
+    monkeypatch.setattr(experiment, "_folder", lambda: tmp_path)
+    experiment.find.cache_clear()
+    return experiment.find("tiny")
+
+
+class TestFiles:
+    def test_what_is_read(self, tiny: Experiment) -> None:
+        assert tiny.settings_of("two")["local.epochs"] == 2
+        assert tiny.claims[0].than == ("B",)
+        assert tiny.claims[0].cases == ("one", "two")
+        assert tiny.figures[0].values["one"]["A"] == (80.0, 0.5)
+
+    @pytest.mark.parametrize(
+        ("old", "new", "message"),
+        [
+            ('lr = { value = 0.1, source = "§1" }', "lr = 0.1", "lr must have a value, and a source"),
+            ('paper = "Mine"', 'papier = "Mine"', "unknown key 'papier'; did you mean 'paper'"),
+            ("B = 70", "C = 70", "unknown algorithm 'C'"),
+            ("[figures.values.one]", "[figures.values.three]", "unknown case 'three'"),
+            ('measure = "best"', 'measure = "bests"', "unknown measure 'bests'; did you mean 'best'"),
+            ('better = "A"', 'better = "D"', "unknown algorithm 'D'"),
+        ],
+    )
+    def test_what_is_refused(self, old: str, new: str, message: str) -> None:
+        with pytest.raises(ValueError, match=f"experiment tiny: .*{message}"):
+            read("tiny", TINY.replace(old, new))
+
+    def test_runs_of_another(self, tiny: Experiment) -> None:
+        text = '[[figures]]\nmeasure = "rounds to 70 %"\nvalues = { one = { A = 3 } }\n'
+        head = 'paper = "Mine"\ntable = "Table 2"\ntitle = "Rounds"\nruns_of = "tiny"\n'
+        other = read("other", head + text)
+        assert (other.runs_of, other.table, other.contestants) == ("tiny", "Table 2", tiny.contestants)
+        assert not other.claims
+        with pytest.raises(ValueError, match="runs are those of tiny: leave out"):
+            read("other", head + '[algorithms]\nA = { run = "fedavg", source = "§2" }\n')
+
+    def test_an_unknown_name(self, tiny: Experiment) -> None:
+        with pytest.raises(ValueError, match="unknown experiment 'tini'; did you mean 'tiny'"):
+            experiment.find("tini")
+
+
+class TestPlans:
+    def test_the_short_version(self, tiny: Experiment) -> None:
+        short = plan(tiny, fast=True)
+        assert (short.cases, dict(short.algorithms), short.seeds) == (("one",), {"A": "fedavg(lr=0.05)"}, 1)
+        assert short.rounds("one") == 2
+
+    def test_some_of_it(self, tiny: Experiment) -> None:
+        some = plan(tiny, only=["B", "two"], rounds=3, seeds=1)
+        assert (some.cases, list(some.algorithms), some.rounds("two")) == (("two",), ["B"], 3)
+        with pytest.raises(ValueError, match="tiny has no 'C'"):
+            plan(tiny, only=["C"])
+        with pytest.raises(ValueError, match="rounds must be at least 1"):
+            plan(tiny, rounds=0)
+
+    def test_costs(self, tiny: Experiment) -> None:
+        """Four of eight clients, 1437 / 8 samples in batches of 32: six steps an epoch."""
+        whole, short = (cost(plan(tiny, fast=fast)) for fast in (False, True))
+        assert isinstance(whole, Cost)
+        assert isinstance(short, Cost)
+        assert (whole.client_steps, short.client_steps) == (2 * 2 * 4 * 4 * (6 + 12), 2 * 4 * 6)
+        assert 0 < short.seconds < whole.seconds
+
+    def test_costs_without_the_data(self, tiny: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("undrift.reproduce.cost.is_local", lambda name: False)
+        assert cost(plan(tiny)) is None
+
+    def test_tuning_costs_too(self) -> None:
+        text = TINY.replace('lr = { value = 0.1, source = "§1" }', "")
+        grid = '[tuning]\nrounds = 2\ngrid = { value = { lr = [0.1, 0.2, 0.3] }, source = "§1" }\n'
+        tuned = read("tiny", text + grid)
+        found = cost(plan(tuned))
+        assert isinstance(found, Cost)
+        assert found.client_steps == (2 * 2 + 2 * 3 * 0.5) * 4 * 4 * (6 + 12)
+
+
+def history(*accuracy: float, diverged: bool = False) -> pd.DataFrame:
+    rounds = range(1, len(accuracy) + 1)
+    return pd.DataFrame(
+        {
+            "round": rounds,
+            "accuracy": accuracy,
+            "train_loss": 1.0,
+            "diverged": [diverged and r == len(accuracy) for r in rounds],
+        }
+    )
+
+
+def records(**accuracies: list[float | None]) -> list[Record]:
+    """By label, the best accuracy of every seed; None where it diverged."""
+    return [
+        Record(label, seed, history(0.1, 0.1 if best is None else best, diverged=best is None), {}, {})
+        for label, values in accuracies.items()
+        for seed, best in enumerate(values)
+    ]
+
+
+def results(of: Experiment, **cases: list[Record]) -> Results:
+    return Results(of, cases, {}, fast=False)
+
+
+class TestVerdicts:
+    def outcome(self, of: Experiment, **cases: list[Record]) -> Outcome:
+        (found,) = verdicts(results(of, **cases))
+        return found.outcome
+
+    def test_the_same_order_with_significance(self, tiny: Experiment) -> None:
+        clear = records(A=[0.90, 0.91, 0.92], B=[0.80, 0.811, 0.822])
+        assert self.outcome(tiny, one=clear, two=clear) is Outcome.REPRODUCED
+
+    def test_the_same_order_by_chance(self, tiny: Experiment) -> None:
+        noisy = records(A=[0.90, 0.80, 0.92], B=[0.85, 0.85, 0.85])
+        assert self.outcome(tiny, one=noisy, two=noisy) is Outcome.PARTLY
+
+    def test_of_some_of_the_cases(self, tiny: Experiment) -> None:
+        (found,) = verdicts(results(tiny, one=records(A=[0.90, 0.91, 0.92], B=[0.80, 0.811, 0.822])))
+        assert found.outcome is Outcome.PARTLY
+        assert found.reason.endswith("in 1 with p < 0.05; 1\u00a0other not run")
+
+    def test_within_the_spread(self, tiny: Experiment) -> None:
+        text = TINY.replace("B = 70", "B = [79.5, 0.5]").replace('better = "A"', 'better = "A"\ncases = ["one"]')
+        near = records(A=[0.801, 0.799], B=[0.797, 0.797])
+        assert self.outcome(read("tiny", text), one=near) is Outcome.REPRODUCED
+        assert self.outcome(tiny, one=near) is Outcome.PARTLY
+
+    def test_another_order(self, tiny: Experiment) -> None:
+        behind = records(A=[0.7, 0.7, 0.7], B=[0.80, 0.811, 0.822])
+        assert self.outcome(tiny, one=behind) is Outcome.NOT
+        ahead = records(A=[0.9, 0.91, 0.92], B=[0.80, 0.811, 0.822])
+        (found,) = verdicts(results(tiny, one=behind, two=ahead))
+        assert found.outcome is Outcome.PARTLY
+        assert found.reason == "A is ahead in 1 of 2 comparisons, in 1 with p < 0.05; behind B (one)"
+
+    def test_of_one_that_diverged(self, tiny: Experiment) -> None:
+        assert self.outcome(tiny, one=records(A=[None, None], B=[0.8, 0.8])) is Outcome.NOT
+        assert self.outcome(tiny, one=records(A=[0.2, 0.2], B=[None, None])) is Outcome.PARTLY
+        assert results(tiny, one=records(A=[0.2, None])).values("one", "A", "best").without == 1
+
+    def test_of_what_was_not_run(self, tiny: Experiment) -> None:
+        assert self.outcome(tiny, one=records(B=[0.8])) is Outcome.UNTESTED
+
+    def test_fewer_rounds_are_better(self, tiny: Experiment) -> None:
+        text = TINY.replace('measure = "best"\nbetter', 'measure = "rounds to 70 %"\nbetter')
+        late = [Record("B", seed, history(0.1, 0.2, 0.8), {}, {}) for seed in range(2)]
+        early = [Record("A", seed, history(0.1, 0.7, 0.8), {}, {}) for seed in range(2)]
+        (found,) = verdicts(results(read("tiny", text), one=[*late, *early]))
+        assert found.reason.startswith("A is ahead in 1 of 1")
+
+    def test_of_several_claims(self, tiny: Experiment) -> None:
+        claim = tiny.claims[0]
+        from undrift.reproduce.verdicts import Verdict
+
+        both = [Verdict(claim, each, "") for each in (Outcome.REPRODUCED, Outcome.UNTESTED)]
+        assert overall(both) is Outcome.REPRODUCED
+        assert overall([*both, Verdict(claim, Outcome.NOT, "")]) is Outcome.PARTLY
+        assert overall([]) is Outcome.UNTESTED
+
+
+def test_measures() -> None:
+    run = Record("A", 0, history(0.1, math.nan, 0.6, 0.5), {}, {})
+    found = {name: measure_named(name).of(run) for name in ("best", "best round", "last", "rounds to 55 %")}
+    assert found == {"best": 0.6, "best round": 3, "last": 0.5, "rounds to 55 %": 3}
+    assert measure_named("mean of last rounds").of(run) == pytest.approx(0.4)
+    assert math.isnan(measure_named("rounds to 90 %").of(run))
+
+
+def test_it_is_run_stored_and_continued(tiny: Experiment, tmp_path: Path) -> None:
+    whole = run(plan(tiny), tmp_path / "out")
+    assert list(whole.records) == ["one", "two"]
+    for runs in whole.records.values():
+        assert [(each.label, each.seed) for each in runs] == [("A", 0), ("A", 1), ("B", 0), ("B", 1)]
+    stored.write(whole, tmp_path / "out")
+    again = stored.read(tmp_path / "out")
+    assert [each.algorithms for each in again.chosen.values()] == [{"A": "fedavg", "B": "fedprox(mu=0.1)"}] * 2
+    for mine, theirs in zip(again.table("best"), whole.table("best"), strict=True):
+        assert mine.here.mean == pytest.approx(theirs.here.mean, abs=1e-4)
+    assert page.markdown(again) == page.markdown(whole)
+    row = whole.table("best")[0]
+    assert row.difference == row.here.mean - 80
+
+
+def test_rates_are_tuned_on_held_out_samples(tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = TINY.replace('lr = { value = 0.1, source = "§1" }', "")
+    grid = '[tuning]\nrounds = 2\ngrid = { value = { lr = [1e-6, 0.2] }, source = "§1" }\n'
+    tuned = read("tiny", text + grid)
+    monkeypatch.setattr(stored, "find", lambda name: tuned)
+    found = run(plan(tuned, only=["one"], seeds=1), tmp_path / "out")
+    assert found.chosen["one"].algorithms == {"A": "fedavg(lr=0.2)", "B": "fedprox(mu=0.1, lr=0.2)"}
+    assert [each.text for each in found.chosen["one"].tried if each.label == "A"] == [
+        "fedavg(lr=1e-06)",
+        "fedavg(lr=0.2)",
+    ]
+    stored.write(found, tmp_path / "out")
+    assert "each the best of 2 configurations" in page.markdown(stored.read(tmp_path / "out"))
+    assert {record.seed for record in found.records["one"]} == {1}  # not that of the tuning
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def undrift(*arguments: str) -> Any:
+        return CliRunner().invoke(app, ["reproduce", *arguments], catch_exceptions=False)
+
+    shown = undrift("tiny", "--fast")
+    assert "not tested in the short version: A is better." in shown.stdout
+    assert "one: 2 rounds of 4, 1 seed, without B" in shown.stdout.replace("\u00a0", " ")
+    assert "| one | A | 80.00 ± 0.50 |" in (tmp_path / "reproduction/tiny-fast/tiny.md").read_text("utf-8").replace(
+        "\u00a0", " "
+    )
+    figures = json.loads(undrift("tiny", "--fast", "--json").stdout)["figures"]["best"]
+    assert (figures[0]["algorithm"], figures[0]["paper"], len(figures[0]["values"])) == ("A", 80.0, 1)
+    (listed,) = json.loads(undrift("--json").stdout)
+    assert (listed["name"], listed["client_steps"]) == ("tiny", 1152)
+
+
+class TestOtherClaims:
+    def outcome(self, claim: str, **cases: list[Record]) -> Outcome:
+        (found,) = verdicts(results(read("tiny", TINY.replace('better = "A"', f'better = "A"\n{claim}')), **cases))
+        return found.outcome
+
+    def test_that_nothing_differs(self) -> None:
+        alike = records(A=[0.90, 0.80, 0.85], B=[0.80, 0.90, 0.86])
+        apart = records(A=[0.90, 0.91, 0.92], B=[0.80, 0.811, 0.822])
+        assert self.outcome("equal = true", one=alike, two=alike) is Outcome.REPRODUCED
+        assert self.outcome("equal = true", one=alike, two=apart) is Outcome.PARTLY
+        assert self.outcome("equal = true", one=apart, two=apart) is Outcome.NOT
+        assert self.outcome("equal = true", one=records(A=[0.9], B=[0.9])) is Outcome.UNTESTED
+
+    def test_of_two_cases(self) -> None:
+        good, bad = records(A=[0.90, 0.91, 0.92]), records(A=[0.80, 0.811, 0.822])
+        claim = 'than = ["A"]\ncases = ["one"]\nthan_case = "two"'
+        assert self.outcome(claim, one=good, two=bad) is Outcome.REPRODUCED
+        assert self.outcome(claim, one=bad, two=good) is Outcome.NOT
+        assert self.outcome(claim, one=good) is Outcome.UNTESTED
