@@ -10,7 +10,7 @@ SITE_STAMP := $(VENV)/.stamp-site
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-federation attack coverage lint format types docs site picture lock clean test-kill
+.PHONY: help setup demo test test-federation attack coverage lint format types docs reproduction-report site picture lock clean test-kill
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ format: setup ## Fix what ruff can fix, and format
 
 types: setup ## Type-check the library and its tests
 	$(BIN)/mypy
+
+reproduction-report: setup ## Write the pages of the papers' experiments from stored results
+	$(BIN)/python docs/reproduction/report.py
 
 docs: setup ## Write the pages of all algorithms and settings
 	$(BIN)/python docs/pages.py

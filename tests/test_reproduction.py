@@ -1,4 +1,4 @@
-"""The scripts that measured `docs/readings.md` and `docs/robustness.md` work, and know all that is stored."""
+"""Pages show what is stored, and the scripts that measured it work and know all of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
+import undrift as ud
 from undrift.algorithms.text import parse
 
 HOME = Path(__file__).parents[1] / "docs" / "reproduction"
@@ -40,3 +42,47 @@ def test_every_attack_was_measured() -> None:
     cases = [(*case, seed) for case in ATTACKS["cases"]() for seed in range(ATTACKS["SEEDS"])]
     assert list(zip(stored.rule, stored.attack, stored.share, stored.seed, strict=True)) == cases
     assert ATTACKS["table"]().count("\n") == 1 + len(ATTACKS["RULES"])
+
+
+def test_pages_of_experiments_are_up_to_date() -> None:
+    """Every figure on them is computed again from the histories."""
+    pages = runpy.run_path(str(HOME / "report.py"))["pages"]()
+    assert len(pages) > 1
+    for path, text in pages.items():
+        assert path.read_text("utf-8") == text, f"make reproduction-report writes another {path.name}"
+
+
+def test_the_table_of_all_algorithms_chooses_by_held_out_samples(tmp_path: Path) -> None:
+    grand = runpy.run_path(str(HOME / "grand.py"))
+    assert len(grand["TASKS"]) == 16
+    grand["TASKS"]["tiny"] = task = grand["Task"]("digits", "softmax", "dirichlet:1", 20, 2)
+    held, count = grand["federation"](task, 0)
+    whole = ud.data.load("digits", partition="dirichlet:1", clients=20)
+    assert count + held.sizes.sum() == whole.sizes.sum()
+    assert whole.test is not None
+    assert torch.equal(held.test[0][count:], whole.test[0])
+    rows = grand["measure"](grand["Job"]("tiny", "fedavg", "cpu"))
+    assert list(rows) == grand["COLUMNS"]
+    assert sorted(zip(rows.lr, rows.seed, strict=True)) == [(lr, seed) for lr in grand["RATES"] for seed in range(3)]
+    alone = ud.simulate(
+        *("fedavg", "softmax", held),
+        rounds=2,
+        cohort=10,
+        steps=20,
+        batch_size=32,
+        lr=0.1,
+        weight_decay=0.0,
+        augment=None,
+    )
+    assert alone.predictions is not None
+    right = alone.predictions.labels == alone.predictions.targets
+    mine = rows[(rows.lr == 0.1) & (rows.seed == 0)]
+    assert mine.held_out.item() == pytest.approx(right[:count].mean(), abs=0.01)
+    assert mine.test.item() == pytest.approx(right[count:].mean(), abs=0.01)
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    left = grand["jobs"](["tiny", "cifar10, IID, all"], ["gafsvrg", "fedavg"], "cpu", tmp_path / "rows.csv")
+    assert [(job.task, job.algorithm) for job in left] == [
+        ("cifar10, IID, all", "fedavg"),
+        ("tiny", "gafsvrg"),
+        ("cifar10, IID, all", "gafsvrg"),
+    ]

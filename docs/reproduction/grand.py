@@ -1,0 +1,146 @@
+"""All algorithms in sixteen settings, each at three rates with three seeds.
+
+    python docs/reproduction/grand.py FILE.csv [--device cuda] [--workers 8] [--task NAME] [--algorithm NAME]
+
+appends a row per run to FILE.csv; runs that are there already are not repeated. A tenth of every client's training
+samples is held out, by which rates are chosen; the test set is measured at every rate, and looked at only at the chosen
+one. Data sets must be there: `undrift data get fashion-mnist cifar10`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+
+import undrift as ud
+from undrift.algorithms.text import parse
+
+SEEDS = 3
+RATES = [0.01, 0.03, 0.1]
+HELD_OUT = 0.1
+COLUMNS = ["task", "algorithm", "lr", "seed", "held_out", "test", "diverged", "rounds", "bytes", "seconds"]
+# Partition and number of clients, of which ten take part in a round.
+PARTITIONS = {"Dirichlet 0.1": "dirichlet:0.1", "Dirichlet 1": "dirichlet:1", "one class": "classes:1", "IID": "iid"}
+CLIENTS = {"10 %": 100, "all": 10}
+MODELS = {"fashion-mnist": "lenet", "cifar10": "lenet5"}
+
+
+class Task(NamedTuple):
+    data: str
+    model: str
+    partition: str
+    clients: int
+    rounds: int
+
+
+TASKS = {
+    f"{data}, {name}, {part}": Task(data, model, partition, clients, 100)
+    for data, model in MODELS.items()
+    for name, partition in PARTITIONS.items()
+    for part, clients in CLIENTS.items()
+}
+ALGORITHMS = [
+    name
+    for name, kind in ud.algorithms.available().items()
+    if kind.__module__.startswith("undrift.") and name != "centralised"
+]
+
+
+class Job(NamedTuple):
+    task: str
+    algorithm: str
+    device: str
+
+
+def federation(task: Task, seed: int) -> tuple[ud.FederatedData, int]:
+    """Its test samples are the held-out ones, so many, and then those of the data set."""
+    whole = ud.data.load(task.data, partition=task.partition, clients=task.clients, seed=seed)
+    held = whole.validation(HELD_OUT)
+    assert whole.test is not None
+    assert held.test is not None
+    count = len(held.test[0])
+    x, y = (torch.cat(parts) for parts in zip(held.test, whole.test, strict=True))
+    held.test = x, y
+    return held, count
+
+
+def measure(job: Job) -> pd.DataFrame:
+    """All rates and seeds, which train together."""
+    task = TASKS[job.task]
+    counts: dict[int, int] = {}
+
+    def data(seed: int) -> ud.FederatedData:
+        found, counts[seed] = federation(task, seed)
+        return found
+
+    # FSVRG's step is lr / n_i: its rates are given for a client with the mean number of samples.
+    unit = float(data(0).sizes.mean()) if parse(job.algorithm).algorithm.divides_rate else 1.0
+    found = ud.compare(
+        [job.algorithm],
+        task.model,
+        data,
+        seeds=SEEDS,
+        lr=[rate * unit for rate in RATES],
+        rounds=task.rounds,
+        cohort=10,
+        steps=20,
+        batch_size=32,
+        weight_decay=0.0,
+        augment=None,
+        eval_every=task.rounds,
+        device=job.device,
+    )
+    rows = []
+    for record in found.records:
+        history, seen = record.history, record.predictions
+        right = None if seen is None else seen.labels == seen.targets
+        held = counts[record.seed]
+        rows.append(
+            {
+                "task": job.task,
+                "algorithm": job.algorithm,
+                "lr": round(record.config["options"]["lr"] / unit, 6),
+                "seed": record.seed,
+                "held_out": np.nan if right is None else round(float(right[:held].mean()), 6),
+                "test": np.nan if right is None else round(float(right[held:].mean()), 6),
+                "diverged": record.failed,
+                "rounds": int(history["round"].max()),
+                "bytes": int(history.bytes_down.sum() + history.bytes_up.sum()),
+                "seconds": round(float(history.seconds.sum()), 3),
+            }
+        )
+    return pd.DataFrame(rows)[COLUMNS]
+
+
+def jobs(tasks: list[str], algorithms: list[str], device: str, file: Path) -> list[Job]:
+    """Those that are not in the file yet; the most expensive algorithms last."""
+    there = set()
+    if file.exists():
+        stored = pd.read_csv(file)
+        there = set(zip(stored.task, stored.algorithm, strict=True))
+    ordered = sorted(algorithms, key=lambda name: name.endswith("fsvrg"))
+    return [Job(task, name, device) for name in ordered for task in tasks if (task, name) not in there]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--task", choices=TASKS, action="append")
+    parser.add_argument("--algorithm", choices=ALGORITHMS, action="append")
+    given = parser.parse_args()
+    todo = jobs(given.task or list(TASKS), given.algorithm or ALGORITHMS, given.device, given.file)
+    with multiprocessing.get_context("spawn").Pool(given.workers) as pool:
+        for rows in pool.imap_unordered(measure, todo):
+            rows.to_csv(given.file, mode="a", index=False, header=not given.file.exists())
+
+
+if __name__ == "__main__":
+    main()

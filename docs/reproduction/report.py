@@ -1,0 +1,56 @@
+"""Writes the pages of all experiments whose results are stored, and the table on the front page.
+
+    make reproduction-report
+
+`results/NAME` has what `undrift reproduce NAME` wrote: the histories of all runs, and how they were made.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from undrift.reproduce import page, stored
+from undrift.reproduce.experiment import find, names
+from undrift.reproduce.results import Results
+from undrift.reproduce.verdicts import verdicts
+
+HOME = Path(__file__).parent
+RESULTS = HOME / "results"
+BEGIN, END = "<!-- table: claims -->\n", "<!-- end -->\n"
+
+
+def pages() -> dict[Path, str]:
+    """Paths and contents."""
+    found = {HOME / f"{each.experiment.name}.md": page.markdown(each) for each in results()}
+    front = HOME / "index.md"
+    before, _, rest = front.read_text("utf-8").partition(BEGIN)
+    return found | {front: f"{before}{BEGIN}\n{claims()}\n{END}{rest.partition(END)[2]}"}
+
+
+def results() -> list[Results]:
+    """Of all experiments whose runs are stored."""
+    known = [experiment for experiment in map(find, names()) if (RESULTS / experiment.folder).exists()]
+    return [stored.read(RESULTS / experiment.folder, experiment) for experiment in known]
+
+
+def claims() -> str:
+    """A row per claim, those of experiments that were not run last."""
+    rows, there = [["paper", "claim", "verdict", "why"], ["---"] * 4], results()
+    for each in there:
+        of = each.experiment
+        for found in verdicts(each):
+            named = f"[{of.paper}, {of.table}]({of.name}.md)"
+            rows.append([named, found.claim.text, f"**{found.outcome}**", found.reason])
+    for of in map(find, sorted(set(names()) - {each.experiment.name for each in there})):
+        command = f"`undrift reproduce {of.name}`"
+        rows += [[f"{of.paper}, {of.table}", claim.text, "not run yet", command] for claim in of.claims]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def main() -> None:
+    for path, text in pages().items():
+        path.write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()
