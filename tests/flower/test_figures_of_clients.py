@@ -140,6 +140,6 @@ def test_an_answer_whose_report_is_not_finite_does_not_count() -> None:
 @pytest.mark.parametrize("asked", [{"run.diagnostics": "client_distance"}, {"run.metrics": "fairness"}])
 def test_a_private_run_has_none(asked: dict[str, Any], tmp_path: Path) -> None:
     app = federation(FEDAVG, tmp_path, privacy="gaussian(clip=1)")
-    with pytest.raises(ValueError, match="clients send cut updates only: leave out run"):
+    with pytest.raises(ValueError, match="clients send clipped updates only: leave out run"):
         app.serve(**asked)
     assert not app.grid.messages

@@ -1,4 +1,4 @@
-"""Differential privacy of real clients: secret noise and cohorts, and nothing but cut updates leaves a client."""
+"""Differential privacy of real clients: secret noise and cohorts, and nothing but clipped updates leaves a client."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_cohorts_are_secret_and_stay_the_same_when_a_round_is_repeated(tmp_path:
 
 
 def test_nobody_is_left_out_because_of_numbers(tmp_path: Path) -> None:
-    """An update that is not finite is zero, one that is too long is cut: who takes part tells nothing of samples."""
+    """An update that is not finite is zero, one that is too long is clipped: who takes part tells nothing of samples."""
     numbers = iter([torch.nan, torch.inf, 1e300, 1e6])
 
     def fate(kind: str, client: int, count: int) -> Any:
@@ -135,8 +135,8 @@ def test_nobody_is_left_out_because_of_numbers(tmp_path: Path) -> None:
 def test_the_server_cuts_what_it_gets() -> None:
     sent = {"a": torch.tensor([[3.0, 0.0], [0.3, 0.0], [torch.nan, 1.0], [torch.inf, 1.0]]), "b": torch.zeros(4)}
     sent["b"][0] = 4.0
-    cut = Privacy(clip=1.0).cut_by_server(sent)
-    assert_close(cut, {"a": torch.tensor([[0.6, 0], [0.3, 0], [0, 0], [0, 0]]), "b": torch.tensor([0.8, 0, 0, 0])})
+    clipped = Privacy(clip=1.0).clipped_by_server(sent)
+    assert_close(clipped, {"a": torch.tensor([[0.6, 0], [0.3, 0], [0, 0], [0, 0]]), "b": torch.tensor([0.8, 0, 0, 0])})
 
 
 def test_pages_and_tables_of_a_run_without_losses(tmp_path: Path) -> None:

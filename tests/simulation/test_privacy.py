@@ -1,4 +1,4 @@
-"""Client-level differential privacy: cut updates, noise on the mean, and what it is worth."""
+"""Client-level differential privacy: clipped updates, noise on the mean, and what it is worth."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def test_more_noise_fewer_clients_and_fewer_rounds_spend_less() -> None:
 
 def test_updates_are_cut_as_a_whole() -> None:
     update = {"a": torch.tensor([3.0]), "b": torch.tensor([0.0, 4.0])}
-    assert_close(Privacy(clip=1.0).cut(update), {"a": torch.tensor([0.6]), "b": torch.tensor([0.0, 0.8])})
-    assert_close(Privacy(clip=9.0).cut(update), update)
-    assert_close(Privacy().cut(tree.zeros(update)), tree.zeros(update))
+    assert_close(Privacy(clip=1.0).clipped(update), {"a": torch.tensor([0.6]), "b": torch.tensor([0.0, 0.8])})
+    assert_close(Privacy(clip=9.0).clipped(update), update)
+    assert_close(Privacy().clipped(tree.zeros(update)), tree.zeros(update))
 
 
 @pytest.mark.parametrize("source", [keyed_noise(3), secure_noise])
@@ -149,7 +149,7 @@ def test_runs_of_several_seeds_have_noise_of_their_own() -> None:
         ({"weighting": "samples"}, "privacy needs equal weights, got weighting='samples'"),
         ({"weighting": None}, "privacy needs equal weights, got weighting='samples'"),
         ({"aggregate": "median"}, "noise that is made for the mean"),
-        ({"compress": "half"}, "arrive as they were cut; give compress=None"),
+        ({"compress": "half"}, "arrive as they were clipped; give compress=None"),
         ({"privacy": "laplace(clip=1)"}, "unknown privacy mechanism 'laplace'"),
         ({"privacy": "gaussian(clop=1)"}, "the privacy mechanism gaussian has no option 'clop'; did you mean 'clip'"),
         ({"privacy": "gaussian(noise=0)"}, "noise must be"),

@@ -1,6 +1,6 @@
 """Differential privacy of clients: the model hardly depends on whether a client has its samples or quite others.
 
-A client cuts its update to norm S before it is sent, and the server adds Gaussian noise to the mean. Replacing all of
+A client clips its update to norm S before it is sent, and the server adds Gaussian noise to the mean. Replacing all of
 one client's data changes the sum of the updates by 2 S at most; the noise on the sum has `noise` times that as its
 standard deviation. What that is worth after so many rounds is in `simulation/accounting.py`.
 
@@ -57,16 +57,16 @@ class Privacy(HasOptions):
     def __str__(self) -> str:
         return text_of(self.name, self)
 
-    def cut(self, update: Tree) -> Tree:
+    def clipped(self, update: Tree) -> Tree:
         norm = tree.dot(update, update).sqrt()
         return tree.scale(update, (self.clip / norm.clamp_min(1e-30)).clamp_max(1))
 
-    def cut_by_server(self, updates: Tree) -> Tree:
+    def clipped_by_server(self, updates: Tree) -> Tree:
         """Updates of several clients [n, ...] as the server takes them, whatever was sent: zero if not finite.
 
         A client is never left out because of its numbers, as that would tell something of its samples.
         """
-        return tree.map_nest(lambda v: v.nan_to_num(0.0), torch.func.vmap(self.cut)(updates))
+        return tree.map_nest(lambda v: v.nan_to_num(0.0), torch.func.vmap(self.clipped)(updates))
 
     def deviation(self, clients: int) -> float:
         """Of the noise on the mean of so many clients' updates."""
@@ -111,7 +111,7 @@ def _secure_normal(shape: torch.Size) -> Tensor:
 
 @dataclass(frozen=True)
 class Private(Wrapped):
-    """A method whose clients cut their updates and whose server adds noise to the mean."""
+    """A method whose clients clip their updates and whose server adds noise to the mean."""
 
     privacy: Privacy
     noise: Noise = field(compare=False)
@@ -133,7 +133,7 @@ class PrivatePhase:
 
     def answer(self, inbox: Message, client: State, task: Task) -> Answer:
         answer = self.phase.answer(inbox, client, task)
-        answer = answer._replace(reply=answer.reply | {"update": self.privacy.cut(answer.reply["update"])})
+        answer = answer._replace(reply=answer.reply | {"update": self.privacy.clipped(answer.reply["update"])})
         return answer._replace(report={}) if self.silent else answer
 
     def hear(self, server: State, replies: Message, cohort: Cohort) -> State:
@@ -147,7 +147,7 @@ class PrivatePhase:
 def deployed(method: Method) -> Method:
     """The method as real clients and their server use it, where it is private.
 
-    Who knows the seed cannot draw the noise again, and clients send nothing but cut updates.
+    Who knows the seed cannot draw the noise again, and clients send nothing but clipped updates.
     """
     if not isinstance(method, Wrapped):
         return method

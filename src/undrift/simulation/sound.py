@@ -68,7 +68,7 @@ def _check_private(setup: Setup, method: Method) -> None:
     if isinstance(method, Averaging) and method.aggregate is not mean:
         raise ValueError("privacy adds noise that is made for the mean of updates; give aggregate='mean'")
     if setup.objects.compress is not None:
-        raise ValueError("privacy needs updates that arrive as they were cut; give compress=None")
+        raise ValueError("privacy needs updates that arrive as they were clipped; give compress=None")
 
 
 def _everyone(setup: Setup) -> bool:
@@ -76,13 +76,13 @@ def _everyone(setup: Setup) -> bool:
 
 
 def _not_private(found: Flow, everyone: bool) -> str:
-    """What of a client reaches the model past cut updates and noise; empty if nothing does."""
+    """What of a client reaches the model past clipped updates and noise; empty if nothing does."""
     if not found.averages:
         return "its clients send no updates of one model"
     if reason := _past_the_rule(found):
         return reason
     if found.changes:
-        return "the server changes updates after they were cut"
+        return "the server changes updates after they were clipped"
     if found.keeps and not everyone:
         return (
             f"clients keep {found.keeps} from round to round, for which nothing is proved where some are sampled; "
