@@ -112,7 +112,7 @@ def test_cohorts_are_secret_and_stay_the_same_when_a_round_is_repeated(tmp_path:
 
 
 def test_nobody_is_left_out_because_of_numbers(tmp_path: Path) -> None:
-    """An update that is not finite is zero, one that is too long is clipped: who takes part tells nothing of samples."""
+    """An update that is not finite is zero, a long one is clipped: who takes part tells nothing of samples."""
     numbers = iter([torch.nan, torch.inf, 1e300, 1e6])
 
     def fate(kind: str, client: int, count: int) -> Any:

@@ -131,7 +131,8 @@ def _refuse(arguments: Arguments) -> None:
     chosen = metrics.find(arguments.metrics, reserved=RESERVED_NAMES)
     for name, asked in (("run.diagnostics", arguments.diagnostics), ("run.metrics", chosen.of_clients)):
         if asked:
-            raise ValueError(f"with server.privacy, clients send clipped updates only: leave out {name}={','.join(asked)}")
+            given = f"{name}={','.join(asked)}"
+            raise ValueError(f"with server.privacy, clients send clipped updates only: leave out {given}")
 
 
 def _check_tests(setup: Setup, census: Census) -> None:

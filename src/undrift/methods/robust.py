@@ -138,7 +138,7 @@ class GeometricMedian(Rule):
 
 @dataclass(frozen=True)
 class NormClip(Rule):
-    """The mean of updates whose norm is clipped to `limit`; None: to the median norm of the cohort (Sun et al. 2019)."""
+    """The mean of updates whose norms are clipped to `limit`; None: to the cohort's median norm (Sun et al. 2019)."""
 
     name: ClassVar[str] = "norm-clip"
     limit: float | None = None

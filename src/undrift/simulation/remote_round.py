@@ -165,7 +165,8 @@ class RemoteRounds:
         privacy = self._experiment.objects.privacy
         if not isinstance(privacy, Privacy):
             return admit(answers, count)
-        return answers._replace(replies=answers.replies | {"update": privacy.clipped_by_server(answers.replies["update"])})
+        clipped = privacy.clipped_by_server(answers.replies["update"])
+        return answers._replace(replies=answers.replies | {"update": clipped})
 
     def _left(self, heard: _Heard, present: Ids) -> _Heard:
         """The round without the clients that did not answer."""
