@@ -308,7 +308,10 @@ def main() -> None:
                     left.remove(kind)
                 done += len(killed)
                 so_far = f"{done} kills so far, {(time.monotonic() - begun) / 60:.0f} minutes"
-                print(f"{place} {number}: the same to the bit after kills of {', '.join(killed)}; {so_far}", flush=True)
+                print(
+                    f"{place} {number}: the same to the bit after kills of {', '.join(killed) or 'nobody'}; {so_far}",
+                    flush=True,
+                )
                 if not left:
                     break
     shutil.rmtree(home, ignore_errors=True)
