@@ -231,6 +231,16 @@ def test_a_round_waits_until_enough_nodes_are_back(tmp_path: Path, caplog: pytes
     assert f"waiting up to {WAIT} s for client 1, client 3" in caplog.text
 
 
+@pytest.mark.parametrize("name", ["../../elsewhere", "/elsewhere", "", "0123456789abcdeF"])
+def test_a_server_cannot_choose_folders_of_a_client(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("undrift.flower.server.new_name", lambda: name)
+    with pytest.raises(TooFewAnswersError):
+        federation(SCAFFOLD, tmp_path).serve()
+    assert f"the server's order: {name!r} is no name of a run" in caplog.text
+
+
 class TestCensus:
     def test_a_client_that_does_not_fit_is_named_and_left_out(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture

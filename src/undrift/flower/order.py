@@ -7,6 +7,8 @@ settings and how many clients.
 from __future__ import annotations
 
 import json
+import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
@@ -15,6 +17,7 @@ import numpy as np
 import torch
 
 from undrift.client.learner import SideEffects, Trial, Tried
+from undrift.core import check
 from undrift.core.extras import needs
 from undrift.flower.wire import WireError, numbers_from
 from undrift.methods.setting import Plan
@@ -27,6 +30,8 @@ with needs("flower"):
 
 T = TypeVar("T")
 
+_NAME = re.compile("[0-9a-f]{16}")  # of a run
+
 # What a census asks and answers.
 CENSUS_QUESTION: Mapping[str, type] = {"facts": str, "options": str, "clients": int}
 CENSUS_ANSWER: Mapping[str, type] = {"client": int, "samples": int, "tests": int, "facts": str}
@@ -36,11 +41,16 @@ CENSUS_ANSWER: Mapping[str, type] = {"client": int, "samples": int, "tests": int
 PRIVATE, BUFFERS, OWN = "private", "buffers", "own"
 
 
+def new_name() -> str:
+    """Of a run, which no other run has."""
+    return secrets.token_hex(8)
+
+
 @dataclass(frozen=True)
 class Terms:
     """What is the same in all messages of a run."""
 
-    run: str  # its own name, which no other run has
+    run: str  # its own name
     facts: str  # digest of what both sides agreed on
     population: int
     plan: Plan
@@ -88,6 +98,8 @@ class Told:
     def read(cls, record: Any) -> Told:
         given = numbers_from(record, cls._KINDS, "the server's order")
         options, plan = read_options(given["options"]), _read(Plan, given["plan"])
+        if not _NAME.fullmatch(given["run"]):  # a folder of the client is called by it
+            raise WireError(f"the server's order: {check.shown(given['run'])} is no name of a run")
         if not 0 <= given["position"] < given["population"]:
             raise WireError(f"the server's order: client {given['position']} of {given['population']}")
         order = Order(

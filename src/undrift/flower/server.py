@@ -23,7 +23,7 @@ from undrift.flower.expected import expected_messages
 from undrift.flower.facts import digest, facts
 from undrift.flower.log import to_flower
 from undrift.flower.nodes import Census, Nodes
-from undrift.flower.order import Terms
+from undrift.flower.order import Terms, new_name
 from undrift.flower.samples import Samples
 from undrift.flower.settings import ALGORITHM, MODEL, Federation, no_census, read_arguments, read_federation
 from undrift.flower.transport import FlowerTransport
@@ -156,7 +156,7 @@ def _opened(
     if not RunDirectory.is_run(federation.out):
         numbers = sorted(census.clients)
         samples = [census.clients[number].samples for number in numbers]
-        population = _Population(secrets.token_hex(8), numbers, samples)
+        population = _Population(new_name(), numbers, samples)
         setup, resolved = _prepared(arguments, population, test)
         with start(_deployed(setup, secret), federation.out, resolved.label) as run:
             _keep_secret(federation.out, secret)
