@@ -44,8 +44,8 @@ TASKS = {
     "cifar10, a tenth": Task("cifar10", "lenet5", 100, 100),
 }
 
-# What MA-FSVRG and GA-FSVRG are made for, a convex model: softmax regression on HOG features, 15 rounds, as in their
-# paper.
+# What MA-FSVRG and GA-FSVRG are made for, a convex model: softmax regression on HOG features, as in their paper, which
+# does not say how many rounds it takes.
 CONVEX = {
     "digits, softmax, all": Task("digits", "softmax", 10, 50),
     "digits, softmax, a tenth": Task("digits", "softmax", 100, 75),
