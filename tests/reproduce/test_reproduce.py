@@ -276,7 +276,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     shown = undrift("tiny", "--fast")
     assert "not tested in the short version: A is better." in shown.stdout
-    assert "one: 2 rounds of 4, 1 seed, without B" in shown.stdout.replace("\u00a0", " ")
+    assert "one: 2 rounds of 4, 1 seed, not run: B" in shown.stdout.replace("\u00a0", " ")
     assert "| one | A | 80.00 ± 0.50 |" in (tmp_path / "reproduction/tiny-fast/tiny.md").read_text("utf-8").replace(
         "\u00a0", " "
     )

@@ -77,12 +77,11 @@ def _show(results: Results) -> None:
 
     experiment = results.experiment
     print_markup(f"\n[bold]{escape(f'{experiment.paper}, {experiment.table}')}[/]: {escape(experiment.title)}\n")
-    with_case, heads = len(experiment.cases) > 1, page.headings(results)
     for name in results.measures:
         measure = measure_named(name)
         print_markup(f"[bold]{escape(measure.text)}[/]{', in %' if measure.percent else ''}")
-        rows = [page.cells(row, measure, with_case) for row in results.table(name)]
-        print_table(heads, rows, numbers=range(len(heads) - 3, len(heads)))
+        heads, *rows = page.table(results, name)
+        print_table(heads, rows, numbers=range(heads.index("algorithm") + 1, len(heads)))
         print()
     for found, reason in page.sentences(results):
         print_markup(f"[bold]{escape(found)}[/] [dim]{escape(reason)}[/]")

@@ -13,17 +13,21 @@ from undrift.reproduce.results import Chosen, Results, Row, Seeds
 from undrift.reproduce.verdicts import verdicts
 
 
-def headings(results: Results) -> list[str]:
-    case = ["case"] if len(results.experiment.cases) > 1 else []
-    return [*case, "algorithm", "paper", "here", "difference"]
+def table(results: Results, name: str) -> list[list[str]]:
+    """Headings and rows of a measure; without the paper's columns where it prints nothing."""
+    rows, measure = results.table(name), measure_named(name)
+    cases, printed = len(results.experiment.cases) > 1, any(row.paper is not None for row in rows)
+    shown = [*(["case"] if cases else []), "algorithm", *(["paper"] if printed else []), "here"]
+    cells = [{"case": row.case, "algorithm": row.label, **_figures(row, measure)} for row in rows]
+    heads = [*shown, *(["difference"] if printed else [])]
+    return [heads, *([each[head] for head in heads] for each in cells)]
 
 
-def cells(row: Row, measure: Measure, with_case: bool) -> list[str]:
+def _figures(row: Row, measure: Measure) -> dict[str, str]:
     paper = MISSING if row.paper is None else _number(row.paper.value, measure) + _spread(row.paper, measure)
     rounded = round(row.difference, _digits(measure)) + 0.0  # without the sign of a zero
     difference = f"{rounded:+.{_digits(measure)}f}" if math.isfinite(rounded) else MISSING
-    here = _here(row.here, measure)
-    return [*([row.case] if with_case else []), row.label, paper, here, difference]
+    return {"paper": paper, "here": _here(row.here, measure), "difference": difference}
 
 
 def _here(seeds: Seeds, measure: Measure) -> str:
@@ -61,7 +65,7 @@ def conditions(results: Results) -> list[str]:
         line = f"{cut}, {count_text(seeds, 'seed')}"
         missing = [each.label for each in experiment.contestants if each.label not in results.labels(case)]
         if missing:
-            line += f", without {', '.join(missing)}"
+            line += f", not run: {', '.join(missing)}"
         lines.append(f"{case}: {line}" if case else line)
     return lines
 
@@ -70,7 +74,6 @@ def markdown(results: Results) -> str:
     """A section of a page."""
     experiment = results.experiment
     lines = [f"# {experiment.paper}, {experiment.table}", "", f"{experiment.title}.", ""]
-    with_case = len(experiment.cases) > 1
     for name in results.measures:
         measure = measure_named(name)
         unit = ", in %" if measure.percent else ""
