@@ -77,12 +77,8 @@ def markdown(results: Results) -> str:
     for name in results.measures:
         measure = measure_named(name)
         unit = ", in %" if measure.percent else ""
-        lines += [
-            f"**{measure.text}{unit}**",
-            "",
-            *_table(headings(results), [cells(row, measure, with_case) for row in results.table(name)]),
-            "",
-        ]
+        heads, *rows = table(results, name)
+        lines += [f"**{measure.text}{unit}**", "", *_table(heads, rows), ""]
     lines += [f"* **{found}** {reason}" for found, reason in sentences(results)]
     lines += ["", f"Runs: {'; '.join(conditions(results))}.", ""]
     lines += [f"* {remark}" for remark in experiment.remarks]

@@ -50,8 +50,10 @@ def _thinned(history: pd.DataFrame) -> pd.DataFrame:
 def read(home: Path, experiment: Experiment | None = None) -> Results:
     """The results of an experiment, or of another one that looks at the same runs."""
     about: dict[str, Any] = json.loads((home / ABOUT).read_text("utf-8"))
-    runs = pd.read_csv(BytesIO(gzip.decompress((home / HISTORIES).read_bytes())), keep_default_na=False, na_values=[""])
-    runs["case"] = runs["case"].fillna("")
+    file = BytesIO(gzip.decompress((home / HISTORIES).read_bytes()))
+    missing = {name: [""] for name in ("accuracy", "loss", "train_loss")}
+    # A case may be empty, and an algorithm may be called "None".
+    runs = pd.read_csv(file, dtype={"case": str, "algorithm": str}, keep_default_na=False, na_values=missing)
     records: dict[str, list[Record]] = {}
     for (case, label, seed), history in runs.groupby(["case", "algorithm", "seed"], sort=False):
         record = Record(str(label), int(str(seed)), history.reset_index(drop=True), {}, about["environment"])
