@@ -10,7 +10,7 @@ SITE_STAMP := $(VENV)/.stamp-site
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-federation attack coverage lint format types docs reproduction-report site picture lock clean test-kill
+.PHONY: help setup demo test test-all test-federation attack coverage lint format types docs reproduction-report site picture lock clean test-kill
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ test: setup ## Lint, type-check and test
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory types
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile # tests of a file share runs
+
+test-all: setup ## Test, with what takes long
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --all
 
 test-federation: setup ## Train on a SuperLink and three SuperNodes with TLS and node keys, on this machine
 	PYTHONPATH=tests/support $(BIN)/python tests/federation/loopback.py

@@ -17,7 +17,15 @@ os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # the compiler of PyTorch wou
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="many cases of every attack, as `make attack` runs them")
+    parser.addoption("--all", action="store_true", help="tests that take long as well, as `make test-all` runs them")
     parser.addoption("--attack-seed", default="0", help="of the random cases of attacks (default 0)")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--all"):
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(pytest.mark.skip(reason="takes long; make test-all runs it"))
 
 
 @pytest.fixture(autouse=True)

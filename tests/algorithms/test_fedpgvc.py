@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import undrift as ud
-from laws import FIRST, SHORT, TRAINING, Law, classified, mlp, normed, seeded
+from laws import FIRST_OF_EVERY_KIND, SHORT, TRAINING, Law, classified, mlp, normed, seeded
 from undrift import PGVC
 from undrift.algorithms import MAFSVRG, MOON, FedAvg, FedBN, FedNova, FedPGVC, FedProx
 from undrift.core.tree import Tree
@@ -269,7 +269,7 @@ def test_the_optimiser_receives_the_changed_gradient() -> None:
         assert_close(v, start[k] - LR * d / (d.abs() + 1e-8), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("law", [x for x in FIRST if x.algorithm.name() != "fedpgvc"], ids=lambda law: law.name)
+@pytest.mark.parametrize("law", [each for each in FIRST_OF_EVERY_KIND if each.id != "fedpgvc"])
 def test_it_goes_with_every_algorithm(law: Law) -> None:
     def trained(pgvc: PGVC | None) -> dict[str, Tensor]:
         options = {**SHORT, **law.options, "rounds": 2}

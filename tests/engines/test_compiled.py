@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import undrift as ud
+from laws import one_of_every_kind
 from undrift.core import torch_private
 from undrift.diagnostics import DIAGNOSTICS
 from undrift.engines import compiled
@@ -81,7 +82,7 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return graphs
 
 
-@pytest.mark.parametrize("name", sorted(set(ud.algorithms.available()) - STEP_BY_STEP))
+@pytest.mark.parametrize("name", one_of_every_kind(sorted(set(ud.algorithms.available()) - STEP_BY_STEP)))
 def test_every_algorithm(name: str, traced: list[Any]) -> None:
     options: dict[str, Any] = {} if name == "fsvrg" else {"lr_decay": 0.7}
     options |= {"plain": name != "fedbn", "rounds": 3, "batch_size": None}  # steps are all traced, so one is enough

@@ -12,7 +12,7 @@ import torch
 from torch.testing import assert_close
 
 import undrift as ud
-from laws import FIRST, SHORT, SIZES, Law, classified, mlp, normed
+from laws import FIRST_OF_EVERY_KIND, SHORT, SIZES, Law, classified, mlp, normed
 from undrift.core import tree
 from undrift.core.random import Key
 from undrift.core.tree import Tree
@@ -59,7 +59,7 @@ def test_numbers_are_near_the_uncompressed_ones() -> None:
         assert 0 < float((value - plain[name]).norm()) < 0.02 * moved
 
 
-@pytest.mark.parametrize("law", FIRST, ids=lambda law: law.name)
+@pytest.mark.parametrize("law", FIRST_OF_EVERY_KIND)
 def test_every_algorithm_trains_with_it(law: Law) -> None:
     """Engines agree, states keep their structure, less is sent up."""
     options = {**law.options, "compress": "half"}

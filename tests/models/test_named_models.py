@@ -118,13 +118,16 @@ def test_the_shape_of_outputs(name: str) -> None:
     assert out.isfinite().all()
 
 
-# The largest take minutes here, and other forms of resnet18-gn differ from it by their stem and normalisation; on a GPU
-# all are tested (`test_engines_agree_on_a_gpu`).
-SLOW = {"vit-b32", "vgg11-bn", "vgg19", "vgg19-bn", "resnet18-bn", "resnet18-imagenet"}
+# The largest take minutes here, and resnet18-bn differs from resnet18-imagenet by its stem; on a GPU all are tested
+# (`test_engines_agree_on_a_gpu`).
+SLOW = {"vit-b32", "vgg11-bn", "vgg19", "vgg19-bn", "resnet18-bn"}
+LONG = {"mobilenetv2", "resnet18-gn", "resnet18-imagenet"}
 
 
 @pytest.mark.usefixtures("networks_are_tried_once")
-@pytest.mark.parametrize("name", [n for n in SMALL if n not in SLOW])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.long if n in LONG else ()) for n in SMALL if n not in SLOW]
+)
 def test_engines_agree(name: str) -> None:
     """Two local steps of SCAFFOLD in double precision; one of plain averaging where a network is large."""
     shape, classes = SMALL[name]

@@ -11,7 +11,7 @@ import torch
 from torch.testing import assert_close
 
 import undrift as ud
-from laws import FIRST, SHORT, Law, classified, mlp, normed
+from laws import FIRST_OF_EVERY_KIND, SHORT, Law, classified, mlp, normed
 from quadratics import Quadratics
 from undrift.core.random import Key
 from undrift.methods import attack
@@ -66,7 +66,7 @@ def test_flipped_labels_are_those_of_other_data() -> None:
         assert_close(found.parameters, expected.parameters, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("law", FIRST, ids=lambda law: law.name)
+@pytest.mark.parametrize("law", FIRST_OF_EVERY_KIND)
 def test_every_algorithm_can_be_attacked(law: Law) -> None:
     """An attack that changes nothing does so, and another one does not; updates are as large as ever."""
     options = {"engine": "batched:2", "rounds": 2, **law.options}

@@ -15,6 +15,7 @@ linux = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads
 
 
 @linux
+@pytest.mark.long
 def test_peak() -> None:
     states, replies, server = 1, 2, 16  # of SCAFFOLD, in models
     command = [sys.executable, str(BENCHMARK), "--json", "--parameters", "4e6", "--algorithm", "scaffold"]

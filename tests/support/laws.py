@@ -36,11 +36,12 @@ test then has to fail. Where the algorithm refuses the case, give a part of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -1097,4 +1098,16 @@ LAWS: tuple[Law, ...] = (
 )
 
 _NAMES = [law.algorithm.name() for law in LAWS]
+# Without state, with that of clients, of the server and of the ledger, of several phases and of several models.
+KINDS = {"fedavg", "scaffold", "mime", "fedvarp", "feddyn", "fedhbm", "mafsvrg", "fedbn", "fedadam", "moon"}
+
+
+def one_of_every_kind(names: Iterable[str]) -> list[Any]:
+    """Parameters of a test; algorithms that are like one of these are tested with --all."""
+    return [pytest.param(name, marks=() if name in KINDS else pytest.mark.long) for name in names]
+
+
 FIRST = [law for i, law in enumerate(LAWS) if law.algorithm.name() not in _NAMES[:i]]  # one of every algorithm
+FIRST_OF_EVERY_KIND = [
+    pytest.param(law, marks=() if law.algorithm.name() in KINDS else pytest.mark.long, id=law.name) for law in FIRST
+]

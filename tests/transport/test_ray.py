@@ -170,6 +170,7 @@ class TestAnActorThatIsKilled:
         assert sum("another one takes its place" in line for line in caplog.messages) == 2
         assert same(there, whole)
 
+    @pytest.mark.long
     def test_between_two_phases(self, transports: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
         from undrift.simulation.on_ray.transport import RayTransport
 
@@ -186,6 +187,7 @@ class TestAnActorThatIsKilled:
         assert orders == [(1, 0), (1, 1), (2, 0), (2, 1), (2, 0), (2, 1), (3, 0), (3, 1)]
         assert same(there, ud.simulate("mime", "softmax", "digits", **SETTINGS))
 
+    @pytest.mark.long
     def test_after_states_of_many_rounds_were_stored_as_one(self, transports: list[Any]) -> None:
         def die(row: dict[str, Any], run: ud.Run) -> None:
             if row["round"] == 9:
