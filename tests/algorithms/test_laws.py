@@ -29,6 +29,10 @@ def name_of(each: Law | str) -> str:
 
 
 every_law = pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
+# Of an algorithm's further entries with --all.
+first_laws = pytest.mark.parametrize(
+    "law", [pytest.param(law, marks=() if law in FIRST else pytest.mark.long, id=law.name) for law in LAWS]
+)
 SCALARS = 64  # bytes a client may send beside whole models
 
 
@@ -203,7 +207,7 @@ def test_state(law: Law, request: pytest.FixtureRequest) -> None:
         assert all(v.isfinite().all() for v in run.parameters.values())
 
 
-@every_law
+@first_laws
 def test_resume(law: Law, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     with held(law, request, "resume"):
         whole = train(law, engine="sequential")
@@ -245,7 +249,7 @@ def test_golden(law: Law, golden: Golden) -> None:
         np.testing.assert_allclose(law.limit(seen), [golden.limit], rtol=1e-9)
 
 
-@every_law
+@first_laws
 def test_permutation(law: Law, request: pytest.FixtureRequest) -> None:
     with held(law, request, "permutation"):
         forwards, _ = watched(law.name)
@@ -253,7 +257,7 @@ def test_permutation(law: Law, request: pytest.FixtureRequest) -> None:
         assert_close(backwards.parameters, forwards.parameters, rtol=1e-10, atol=1e-10)
 
 
-@every_law
+@first_laws
 def test_translation(law: Law, request: pytest.FixtureRequest) -> None:
     with held(law, request, "translation"):
         problem, options = TERRAIN, {"weighting": "samples"}

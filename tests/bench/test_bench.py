@@ -527,6 +527,7 @@ def test_peers_alone_means_all(
     assert asked == {peers}
 
 
+@pytest.mark.long
 def test_bench(undrift: Undrift, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """undrift and the plain loop for real, on a workload that takes no time."""
     monkeypatch.setitem(workloads.WORKLOADS, "W3", TINY)

@@ -356,7 +356,7 @@ def test_resume_refuses(arguments: tuple[str, ...], message: str, undrift: Undri
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs signals")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_resume_continues_what_a_signal_saved(number: int, tmp_path: Path, undrift: Undrift) -> None:
     rounds = tmp_path / "x" / "rounds.jsonl"
     endless = ("--rounds", "100000", "--set", "run.engine=batched")  # `auto` would compile so long a run

@@ -8,7 +8,7 @@ import pytest
 from torch.testing import assert_close
 
 import undrift as ud
-from laws import FIRST, SHORT, Law, classified, normed
+from laws import FIRST_OF_EVERY_KIND, SHORT, Law, classified, normed
 
 pytestmark = pytest.mark.usefixtures("networks_are_tried_once")
 
@@ -29,7 +29,7 @@ def refusal(law: Law, **options: Any) -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize("law", FIRST, ids=lambda law: law.name)
+@pytest.mark.parametrize("law", FIRST_OF_EVERY_KIND)
 def test_robust_rules(law: Law) -> None:
     """A rule that has nothing to cut gives the mean."""
     if law.algorithm.name() not in UPDATES_ONLY:
@@ -53,7 +53,7 @@ NO_FEEDBACK = {
 }
 
 
-@pytest.mark.parametrize("law", FIRST, ids=lambda law: law.name)
+@pytest.mark.parametrize("law", FIRST_OF_EVERY_KIND)
 def test_compression(law: Law) -> None:
     """A codec that loses nothing gives the numbers of none."""
     if law.algorithm.name() in NO_FEEDBACK:
@@ -67,7 +67,7 @@ PRIVATE = {"fedavg", "fedprox", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "
 KEEPING = UPDATES_ONLY - PRIVATE - {"feddpc"}  # whose clients remember something
 
 
-@pytest.mark.parametrize("law", FIRST, ids=lambda law: law.name)
+@pytest.mark.parametrize("law", FIRST_OF_EVERY_KIND)
 def test_privacy(law: Law) -> None:
     """Limits so wide and noise so small that nothing changes."""
     name, privacy = law.algorithm.name(), ud.Privacy(clip=1e6, noise=1e-18)

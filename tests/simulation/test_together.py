@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import undrift as ud
+from laws import one_of_every_kind
 from undrift.reporting.record import TIMES
 from undrift.simulation.round import RoundRunner
 
@@ -59,7 +60,7 @@ def agree(record: Any, alone: ud.Run) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", sorted(ud.algorithms.available()))
+@pytest.mark.parametrize("name", one_of_every_kind(sorted(ud.algorithms.available())))
 def test_every_algorithm(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four runs together; two of them, which differ in both seed and rate, are repeated alone."""
     setting = SETTING | {"rounds": 2, "batch_size": 8}
