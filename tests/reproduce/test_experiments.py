@@ -34,7 +34,7 @@ METRICS = {  # of the tables, by how a measure begins
 
 def versions(experiment: Experiment) -> Iterator[tuple[dict[str, Any], list[str]]]:
     """Settings and algorithms of every case, and of those of the short version."""
-    algorithms = [each.run for each in experiment.contestants]
+    algorithms = [each.run for each in experiment.entries]
     settings = {key: value for key, value in experiment.fast.items() if key not in OF_FAST}
     for case in experiment.cases:
         yield experiment.settings_of(case), algorithms
@@ -54,7 +54,7 @@ def sections(settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("name", names())
 def test_would_run(name: str) -> None:
     experiment = find(name)
-    assert experiment.contestants
+    assert experiment.entries
     assert experiment.fast, "a short version for two cores"
     for settings, algorithms in versions(experiment):
         found = resolve(sections(settings))  # refuses unknown keys and wrong values
@@ -63,7 +63,7 @@ def test_would_run(name: str) -> None:
         parse_partition(settings["data.partition"])
         for text in algorithms:
             arguments.Arguments(parse(text), found.model, found.data["name"], **found.arguments)
-    labels = {each.label for each in experiment.contestants}
+    labels = {each.label for each in experiment.entries}
     assert set(experiment.fast.get("algorithms", ())) <= labels
     assert set(experiment.fast.get("cases", ())) <= set(experiment.cases)
 

@@ -20,7 +20,7 @@ from undrift.reproduce.measures import measure_named
 from undrift.reproduce.plan import plan
 from undrift.reproduce.results import Results
 from undrift.reproduce.run import run
-from undrift.reproduce.verdicts import Outcome, overall, verdicts
+from undrift.reproduce.verdicts import Outcome, verdicts
 
 TINY = """
 paper = "Mine"
@@ -101,7 +101,7 @@ class TestFiles:
         text = '[[figures]]\nmeasure = "rounds to 70 %"\nvalues = { one = { A = 3 } }\n'
         head = 'paper = "Mine"\ntable = "Table 2"\ntitle = "Rounds"\nruns_of = "tiny"\n'
         other = read("other", head + text)
-        assert (other.runs_of, other.table, other.contestants) == ("tiny", "Table 2", tiny.contestants)
+        assert (other.runs_of, other.table, other.entries) == ("tiny", "Table 2", tiny.entries)
         assert not other.claims
         with pytest.raises(ValueError, match="runs are those of tiny: leave out"):
             read("other", head + '[algorithms]\nA = { run = "fedavg", source = "§2" }\n')
@@ -218,15 +218,6 @@ class TestVerdicts:
         (found,) = verdicts(results(read("tiny", text), one=[*late, *early]))
         assert found.reason.startswith("A is ahead in 1 of 1")
 
-    def test_of_several_claims(self, tiny: Experiment) -> None:
-        claim = tiny.claims[0]
-        from undrift.reproduce.verdicts import Verdict
-
-        both = [Verdict(claim, each, "") for each in (Outcome.REPRODUCED, Outcome.UNTESTED)]
-        assert overall(both) is Outcome.REPRODUCED
-        assert overall([*both, Verdict(claim, Outcome.NOT, "")]) is Outcome.PARTLY
-        assert overall([]) is Outcome.UNTESTED
-
 
 def test_measures() -> None:
     run = Record("A", 0, history(0.1, math.nan, 0.6, 0.5), {}, {})
@@ -249,6 +240,25 @@ def test_it_is_run_stored_and_continued(tiny: Experiment, tmp_path: Path) -> Non
     assert page.markdown(again) == page.markdown(whole)
     row = whole.table("best")[0]
     assert row.difference == row.here.mean - 80
+
+
+def test_all_that_is_measured_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Metrics, and what needs the predictions of the final model; also whether a loss exploded since round 1."""
+    further = '[[figures]]\nmeasure = "{}"\nvalues = {{ one = {{ A = 1 }} }}\n'
+    asked = 'metrics = { value = ["f1"], source = "§1" }\neval_every = { value = 3, source = "§1" }\n[seeds]'
+    names = ("last macro F1", "set size at 90 %", "coverage at 90 %")
+    wide = read("tiny", TINY.replace("[seeds]", asked) + "".join(further.format(name) for name in names))
+    monkeypatch.setattr(stored, "find", lambda name: wide)
+    whole = run(plan(wide, only=["A", "one"], seeds=1), tmp_path / "out")
+    stored.write(whole, tmp_path / "out")
+    again = stored.read(tmp_path / "out")
+    for name in names:
+        (mine,), (theirs,) = (each.values("one", "A", name).values.values() for each in (again, whole))
+        assert mine == pytest.approx(theirs, abs=1e-3)
+    assert again.records["one"][0].history["round"].tolist() == [1, 3, 4]
+    assert list(again.records["one"][0].history["train_loss"].round(5)) == [
+        round(loss, 5) for loss in whole.records["one"][0].history["train_loss"][[0, 2, 3]]
+    ]
 
 
 def test_rates_are_tuned_on_held_out_samples(tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from undrift.cli.console import print_json, print_markup, print_paths, print_tab
 from undrift.cli.help import examples
 from undrift.cli.options import AsJson
 from undrift.cli.results import listed
+from undrift.core.log import notice
 
 if TYPE_CHECKING:
     from undrift.reproduce.results import Results
@@ -117,6 +118,7 @@ def _list(fast: bool, as_json: bool) -> None:
     from undrift.reproduce.experiment import find, names
     from undrift.reproduce.plan import plan
 
+    notice("timing a few steps of every model on this machine")
     rows = []
     for name in names():
         experiment = find(name)

@@ -35,7 +35,7 @@ def _of_case(plan: Plan, case: str) -> Cost | None:
     settings = plan.settings(case)
     if not is_local(settings["data.name"]):
         return None
-    data = _federation(json.dumps({key[5:]: value for key, value in settings.items() if key.startswith("data.")}))
+    data = _federation(json.dumps(plan.data(case)))
     batch = int(settings["local.batch_size"])
     epochs, steps = settings.get("local.epochs", 1), settings.get("local.steps")
     each = Schedule(batch, None if steps else epochs, steps).step_counts(data.sizes).mean()

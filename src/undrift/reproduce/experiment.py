@@ -58,7 +58,7 @@ class Setting(NamedTuple):
     note: str = ""  # what the paper leaves open, or what is different here
 
 
-class Contestant(NamedTuple):
+class Entry(NamedTuple):
     """An algorithm of the experiment."""
 
     label: str
@@ -113,7 +113,7 @@ class Experiment:
     title: str
     settings: Mapping[str, Setting]  # by section.key
     cases: Mapping[str, Mapping[str, Setting]]
-    contestants: tuple[Contestant, ...]
+    entries: tuple[Entry, ...]
     seeds: Setting
     tuning: Tuning | None
     figures: tuple[Figures, ...]
@@ -170,7 +170,7 @@ def _read(name: str, given: Mapping[str, Any]) -> Experiment:
     cases = {
         case: {key: _setting(key, one) for key, one in own.items()} for case, own in given.get("cases", {}).items()
     }
-    contestants = tuple(_contestant(label, one) for label, one in given.get("algorithms", {}).items())
+    entries = tuple(_entry(label, one) for label, one in given.get("algorithms", {}).items())
     own = Experiment(
         name=name,
         paper=given["paper"],
@@ -178,7 +178,7 @@ def _read(name: str, given: Mapping[str, Any]) -> Experiment:
         title=given["title"],
         settings=settings,
         cases=cases or {"": {}},
-        contestants=contestants,
+        entries=entries,
         seeds=_setting("seeds", given["seeds"]) if "seeds" in given else Setting(3, note="not given"),
         tuning=_tuning(given["tuning"]) if "tuning" in given else None,
         figures=(),
@@ -188,7 +188,7 @@ def _read(name: str, given: Mapping[str, Any]) -> Experiment:
         remarks=tuple(given.get("remarks", ())),
     )
     if own.runs_of:
-        if settings or cases or contestants or own.tuning:
+        if settings or cases or entries or own.tuning:
             raise ValueError(f"runs are those of {own.runs_of}: leave out settings, cases, algorithms and tuning")
         named = ("name", "paper", "table", "title", "runs_of", "remarks")
         own = replace(find(own.runs_of), **{key: getattr(own, key) for key in named})
@@ -203,10 +203,10 @@ def _setting(key: str, given: Any) -> Setting:
     return Setting(**given)
 
 
-def _contestant(label: str, given: Mapping[str, Any]) -> Contestant:
+def _entry(label: str, given: Mapping[str, Any]) -> Entry:
     if "run" not in given or not {"source", "note"} & given.keys():
         raise ValueError(f"{label} must have run, and a source in the paper or a note, got {check.shown(given)}")
-    return Contestant(**{"label": label, "source": "", "note": "", **given})
+    return Entry(**{"label": label, "source": "", "note": "", **given})
 
 
 def _tuning(given: Mapping[str, Any]) -> Tuning:
@@ -218,7 +218,7 @@ def _figures(given: Mapping[str, Any], of: Experiment) -> Figures:
     measure_named(given["measure"])
     values = given["values"] if of.cases.keys() != {""} else {"": given["values"]}
     _check_known("case", values, of.cases)
-    labels = [each.label for each in of.contestants]
+    labels = [each.label for each in of.entries]
     for own in values.values():
         _check_known("algorithm", own, labels)
     found = {case: {label: _figure(each) for label, each in own.items()} for case, own in values.items()}
@@ -231,7 +231,7 @@ def _figure(given: Any) -> Figure:
 
 def _claim(given: Mapping[str, Any], of: Experiment) -> Claim:
     measure_named(given["measure"])
-    labels = [each.label for each in of.contestants]
+    labels = [each.label for each in of.entries]
     than_case = given.get("than_case", "")
     others = (given["better"],) if than_case else tuple(label for label in labels if label != given["better"])
     than = tuple(given.get("than") or others)

@@ -23,6 +23,7 @@ class Measure(NamedTuple):
     of: Callable[[Record], float]  # of a run
     higher_is_better: bool = True
     percent: bool = True
+    needs_predictions: bool = False  # of the final model; what is stored without them has a column of its name
 
 
 def _best(run: Record) -> float:
@@ -76,11 +77,11 @@ def _over_layers(diagnostic: str, last: int = 0) -> Callable[[Record], float]:
     return mean
 
 
-def _conformal(level: float, of: Callable[[Coverage], float]) -> Callable[[Record], float]:
+def _conformal(name: str, level: float, of: Callable[[Coverage], float]) -> Callable[[Record], float]:
     def found(run: Record) -> float:
         known = run.predictions
         if known is None or known.probabilities is None:
-            return np.nan
+            return _of_history(name)(run)
         return of(Conformal().evaluate(known.probabilities, known.targets, [level])[0])
 
     return found
@@ -150,8 +151,9 @@ def measure_named(name: str) -> Measure:
     if sets := re.fullmatch(r"(set size|coverage) at (\d+) %", name):
         level, at = int(sets[2]) / 100, f"at level {int(sets[2])} %"
         if sets[1] == "coverage":
-            return Measure(f"Coverage of conformal sets {at}", _conformal(level, lambda each: each.coverage))
-        size = _conformal(level, lambda each: each.size)
-        return Measure(f"Mean size of conformal sets {at}", size, higher_is_better=False, percent=False)
+            coverage = _conformal(name, level, lambda each: each.coverage)
+            return Measure(f"Coverage of conformal sets {at}", coverage, needs_predictions=True)
+        size = _conformal(name, level, lambda each: each.size)
+        return Measure(f"Mean size of conformal sets {at}", size, False, False, needs_predictions=True)
     known = [*MEASURES, "rounds to 60.5 %", "set size at 90 %", "coverage at 90 %"]
     raise ValueError(f"unknown measure {check.shown(name)}{check.nearest(name, known)}")

@@ -34,7 +34,7 @@ def _here(seeds: Seeds, measure: Measure) -> str:
     text = _number(seeds.mean, measure)
     if math.isfinite(seeds.spread):
         text += f"{NBSP}±{NBSP}{_number(seeds.spread, measure)}"
-    return text + (f" ({count_text(seeds.without, 'seed')} without)" if seeds.without else "")
+    return text + (f" (no value of {count_text(seeds.without, 'seed')})" if seeds.without else "")
 
 
 def _number(value: float, measure: Measure) -> str:
@@ -63,7 +63,7 @@ def conditions(results: Results) -> list[str]:
         rounds = results.rounds(case)
         cut = f"{count_text(rounds, 'round')}" + (f" of {wanted}" if rounds != wanted else "")
         line = f"{cut}, {count_text(seeds, 'seed')}"
-        missing = [each.label for each in experiment.contestants if each.label not in results.labels(case)]
+        missing = [each.label for each in experiment.entries if each.label not in results.labels(case)]
         if missing:
             line += f", not run: {', '.join(missing)}"
         lines.append(f"{case}: {line}" if case else line)

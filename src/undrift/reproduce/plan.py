@@ -24,6 +24,10 @@ class Plan:
         """Plain values by section.key."""
         return self.experiment.settings_of(case) | dict(self.changed)
 
+    def data(self, case: str) -> dict[str, Any]:
+        """Arguments of `undrift.data.load`."""
+        return {key.removeprefix("data."): v for key, v in self.settings(case).items() if key.startswith("data.")}
+
     def rounds(self, case: str) -> int:
         return int(self.settings(case)["run.rounds"])
 
@@ -40,7 +44,7 @@ def plan(
     if fast and not experiment.fast:
         raise ValueError(f"{experiment.name} has no short version")
     short = experiment.fast if fast else {}
-    algorithms = short.get("algorithms") or {each.label: each.run for each in experiment.contestants}
+    algorithms = short.get("algorithms") or {each.label: each.run for each in experiment.entries}
     cases = tuple(short.get("cases") or experiment.cases)
     for name in only:
         if name not in (*algorithms, *cases):

@@ -33,8 +33,7 @@ def run(plan: Plan, home: Path) -> Results:
 def _run_case(plan: Plan, case: str, home: Path) -> tuple[Chosen, list[Record]]:
     """The algorithms with their rates, and the runs."""
     settings = plan.settings(case)
-    data = Loaded({key.removeprefix("data."): value for key, value in settings.items() if key.startswith("data.")})
-    model = settings["model.name"]
+    data, model = Loaded(plan.data(case)), settings["model.name"]
     others = {key: value for key, value in settings.items() if not key.startswith(("data.", "model."))}
     arguments: dict[str, Any] = read_settings(others)
     chosen, first = Chosen(plan.algorithms), 0
