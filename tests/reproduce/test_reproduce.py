@@ -277,6 +277,19 @@ def test_rates_are_tuned_on_held_out_samples(tiny: Experiment, tmp_path: Path, m
     assert {record.seed for record in found.records["one"]} == {1}  # not that of the tuning
 
 
+def test_algorithms_that_are_run_later_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = TINY.replace('lr = { value = 0.1, source = "§1" }', "")
+    grid = '[tuning]\nrounds = 2\ngrid = { value = { lr = [0.1, 0.2], "fedprox.mu" = [0.1, 1] }, source = "§1" }\n'
+    tuned = read("tiny", text.replace("fedprox(mu=0.1)", "fedprox") + grid)
+    parts = [run(plan(tuned, only=[label, "one"], seeds=1), tmp_path) for label in ("A", "B")]
+    assert [len(each.chosen["one"].tried) for each in parts] == [2, 2]  # as many of each, though B has four
+    monkeypatch.setattr("undrift.simulation.run.Run.keep", lambda *given: pytest.fail("it trains again"))
+    whole = run(plan(tuned, only=["one"], seeds=1), tmp_path)
+    assert dict(whole.chosen["one"].algorithms) == {
+        label: part.chosen["one"].algorithms[label] for label, part in zip("AB", parts, strict=True)
+    }
+
+
 @pytest.mark.usefixtures("tiny")
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -11,10 +11,8 @@ from undrift.data import FederatedData, is_local, load
 from undrift.data.batches import Schedule
 from undrift.models import build
 from undrift.reproduce.plan import Plan
-from undrift.simulation.given import labelled_algorithms
 from undrift.simulation.progress import hidden
 from undrift.simulation.simulate import simulate
-from undrift.tuning.grid import common_budget, read_grid, spaces
 
 _SMALL = 1_000_000  # parameters up to which a step is timed with ten clients at once, as it is trained
 
@@ -50,9 +48,8 @@ def _runs(plan: Plan, case: str) -> float:
     final = len(plan.algorithms) * plan.seeds
     if (tuning := plan.tuning) is None:
         return final
-    every = spaces(labelled_algorithms(dict(plan.algorithms)), read_grid(tuning.grid.value), paper=True)
     share = 1.0 if tuning.rounds is None else min(1.0, tuning.rounds / plan.rounds(case))
-    return final + len(every) * common_budget(every, tuning.budget) * tuning.seeds * share
+    return final + len(plan.algorithms) * plan.budget * tuning.seeds * share
 
 
 @cache

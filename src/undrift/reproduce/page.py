@@ -63,6 +63,8 @@ def conditions(results: Results) -> list[str]:
         rounds = results.rounds(case)
         cut = f"{count_text(rounds, 'round')}" + (f" of {wanted}" if rounds != wanted else "")
         line = f"{cut}, {count_text(seeds, 'seed')}"
+        if (every := results.evaluated_every(case)) > 1:
+            line += f", evaluated every {every}{NBSP}rounds"
         missing = [each.label for each in experiment.entries if each.label not in results.labels(case)]
         if missing:
             line += f", not run: {', '.join(missing)}"

@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from undrift.algorithms.text import parse
 from undrift.core import check
 from undrift.reproduce.experiment import Experiment, Tuning
+from undrift.simulation.given import labelled_algorithms
+from undrift.tuning.grid import common_budget, read_grid, spaces
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,22 @@ class Plan:
     def data(self, case: str) -> dict[str, Any]:
         """Arguments of `undrift.data.load`."""
         return {key.removeprefix("data."): v for key, v in self.settings(case).items() if key.startswith("data.")}
+
+    @property
+    def budget(self) -> int:
+        """Configurations that are tried of every algorithm, also of those that are not run now; 0 without tuning."""
+        if self.tuning is None:
+            return 0
+        texts = {each.label: each.run for each in self.experiment.entries}
+        grid = read_grid(self.tuning.grid.value)
+        return common_budget(spaces(labelled_algorithms(texts), grid, paper=True), self.tuning.budget)
+
+    def grid(self, label: str) -> dict[str, list[Any]]:
+        """What is tried of one algorithm: values for all, and its own."""
+        assert self.tuning is not None
+        own = (f"{parse(self.algorithms[label]).algorithm.name()}.", f"{label}.")
+        given = read_grid(self.tuning.grid.value)
+        return {key: values for key, values in given.items() if "." not in key or key.startswith(own)}
 
     def rounds(self, case: str) -> int:
         return int(self.settings(case)["run.rounds"])

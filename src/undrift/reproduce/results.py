@@ -76,6 +76,11 @@ class Results:
     def rounds(self, case: str) -> int:
         return max(int(record.history["round"].max()) for record in self.records[case])
 
+    def evaluated_every(self, case: str) -> int:
+        """Rounds."""
+        evaluated = self.records[case][0].history.dropna(subset="accuracy")["round"]
+        return round(evaluated.diff().median()) if len(evaluated) > 1 else 1
+
     def seeds(self, case: str) -> int:
         return len({record.seed for record in self.records[case]})
 

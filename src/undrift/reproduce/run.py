@@ -12,7 +12,7 @@ from undrift.reproduce.results import Chosen, Results, Tried
 from undrift.simulation.arguments import read_settings
 from undrift.simulation.compare import compare
 from undrift.simulation.vary import Loaded
-from undrift.storage.comparison import folders_of
+from undrift.storage.comparison import folders_of, unique_folder
 from undrift.tuning import tune
 from undrift.tuning.trial import Trial
 
@@ -39,19 +39,30 @@ def _run_case(plan: Plan, case: str, home: Path) -> tuple[Chosen, list[Record]]:
     chosen, first = Chosen(plan.algorithms), 0
     if (tuning := plan.tuning) is not None:
         rounds = {} if tuning.rounds is None else {"rounds": min(tuning.rounds, plan.rounds(case))}
-        tuned = tune(
-            plan.algorithms,
-            model,
-            data,
-            seeds=tuning.seeds,
-            grid=tuning.grid.value,
-            budget=tuning.budget,
-            out=home / _TUNING,
-            **arguments | rounds,
-        )
-        chosen, first = Chosen(tuned.best(), [_tried(trial) for trial in tuned.trials]), tuning.seeds
+        chosen, first = _tuned(plan, model, data, arguments | rounds, home / _TUNING), tuning.seeds
     seeds = list(range(first, first + plan.seeds))
     return chosen, compare(chosen.algorithms, model, data, seeds=seeds, out=home, **arguments).records
+
+
+def _tuned(plan: Plan, model: str, data: Loaded, arguments: dict[str, Any], home: Path) -> Chosen:
+    """Every algorithm in a folder of its own, so that those which are run later add up."""
+    assert plan.tuning is not None
+    best: dict[str, str] = {}
+    tried: list[Tried] = []
+    for label, text in plan.algorithms.items():
+        tuned = tune(
+            {label: text},
+            model,
+            data,
+            seeds=plan.tuning.seeds,
+            grid=plan.grid(label),
+            budget=plan.budget,
+            out=home / unique_folder(label),
+            **arguments,
+        )
+        best |= tuned.best()
+        tried += map(_tried, tuned.trials)
+    return Chosen(best, tried)
 
 
 def _tried(trial: Trial) -> Tried:
