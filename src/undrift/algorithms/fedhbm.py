@@ -35,14 +35,15 @@ class Momentum(Correction):
 
     nesterov: bool
 
-    def push(self, client: State, at: At) -> Tree:
+    def push(self, client: State, at: At) -> tuple[Tree, Tensor]:
+        """A difference and its factor."""
         raise NotImplementedError
 
     def locate(self, at: At, client: State) -> At:
-        return at._replace(params=tree.add(at.params, self.push(client, at))) if self.nesterov else at
+        return at._replace(params=tree.add(at.params, *self.push(client, at))) if self.nesterov else at
 
     def move(self, change: Tree, client: State, at: At) -> Tree:
-        return tree.add(change, self.push(client, at))
+        return tree.add(change, *self.push(client, at))
 
 
 @dataclass(frozen=True)
@@ -76,18 +77,21 @@ class Anchored(Momentum):
         drawn = self.first.draw(Key(at.task.key.seed, 0, at.task.key.client))
         return start, tree.where(client["seen"] > 0, client, self.client(drawn))
 
-    def times(self, difference: Tree, client: State, at: At) -> Tree:
+    def factor(self, client: State, at: At) -> Tensor:
+        """β C / J_i, or 0 at a first participation without an anchor."""
         factor = self.beta * at.task.participation / at.task.steps * (client["seen"] if self.first is None else 1.0)
-        return tree.scale(difference, factor.to(_dtype(at.params)))
+        return factor.to(_dtype(at.params))
 
 
 @dataclass(frozen=True)
 class HeavyBall(Anchored):
     """FedHBM, Eq. 5: w ← w − η g + (β C / J_i)(w − a_i), a_i the model the client trained at its last participation."""
 
-    def push(self, client: State, at: At) -> Tree:
-        here = tree.where(client["seen"] > 0, at.origin, at.anchor)  # first participation: as LocalGHB
-        return self.times(tree.sub(here, client["anchor"]), client, at)
+    def push(self, client: State, at: At) -> tuple[Tree, Tensor]:
+        here = at.origin
+        if self.first is not None:  # its first participation is as LocalGHB's
+            here = tree.where(client["seen"] > 0, at.origin, at.anchor)
+        return tree.sub(here, client["anchor"]), self.factor(client, at)
 
     def finish(self, update: Tree, client: State, at: At) -> tuple[Tree, State, Message]:
         return update, {"anchor": at.params, "seen": torch.ones_like(client["seen"])}, {}
@@ -127,8 +131,8 @@ class LocalHeavyBall(Anchored):
 
     key: ClassVar[str] = "HeavyBall"  # the name in checkpoints of version 0.1
 
-    def push(self, client: State, at: At) -> Tree:
-        return self.times(tree.sub(at.anchor, client["anchor"]), client, at)
+    def push(self, client: State, at: At) -> tuple[Tree, Tensor]:
+        return tree.sub(at.anchor, client["anchor"]), self.factor(client, at)
 
     def finish(self, update: Tree, client: State, at: At) -> tuple[Tree, State, Message]:
         return update, {"anchor": at.anchor, "seen": torch.ones_like(client["seen"])}, {}
@@ -153,8 +157,8 @@ class GlobalHeavyBall(Momentum):
         momentum = tree.scale(tree.sub(model, oldest), self.beta / self.tau)
         return {"momentum": tree.where(server["age"] >= self.tau, momentum, tree.zeros(model))}
 
-    def push(self, client: State, at: At) -> Tree:
-        return tree.scale(at.inbox["momentum"], (1 / at.task.steps).to(_dtype(at.params)))
+    def push(self, client: State, at: At) -> tuple[Tree, Tensor]:
+        return at.inbox["momentum"], (1 / at.task.steps).to(_dtype(at.params))
 
     def advance(self, update: Tree, server: State, heard: Heard) -> tuple[Tree, State]:
         history = {k: torch.cat([h[1:], heard.model[k][None]]) for k, h in server["history"].items()}

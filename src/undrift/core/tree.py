@@ -25,7 +25,7 @@ Message = Nest  # travels
 def add(tree: Tree, other: Tree, scale: float | Tensor = 1.0) -> Tree:
     """``tree + scale * other`` where `other` has the name; `tree` elsewhere."""
     if isinstance(scale, Tensor):
-        return {k: v + scale * other[k] if k in other else v for k, v in tree.items()}
+        return {k: torch.addcmul(v, other[k], scale) if k in other else v for k, v in tree.items()}
     return {k: torch.add(v, other[k], alpha=scale) if k in other else v for k, v in tree.items()}
 
 

@@ -103,7 +103,13 @@ class Batched:
         return max(FULL_PASS_BLOCK, 1 << max(0, room.bit_length() - 1))
 
     def spread(self, task: Callable[[int, Learner], None], count: int, learner: Learner) -> None:
-        one_by_one(task, count, learner)
+        if not self.convolutions:
+            one_by_one(task, count, learner)
+            return
+        # The kernels that train are faster than cuDNN's for one model with many samples, too.
+        with convolution.for_many_clients(True):
+            for number in range(count):
+                task(number, learner.batched)
 
 
 def _answer_together(phase: Phase, shared: Message, block: _Block, given: Nest) -> Answer:
