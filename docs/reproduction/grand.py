@@ -119,13 +119,13 @@ def measure(job: Job) -> pd.DataFrame:
 
 
 def jobs(tasks: list[str], algorithms: list[str], device: str, file: Path) -> list[Job]:
-    """Those that are not in the file yet; the most expensive algorithms last."""
+    """Those that are not in the file yet, task by task; the most expensive algorithms last."""
     there = set()
     if file.exists():
         stored = pd.read_csv(file)
         there = set(zip(stored.task, stored.algorithm, strict=True))
-    ordered = sorted(algorithms, key=lambda name: name.endswith("fsvrg"))
-    return [Job(task, name, device) for name in ordered for task in tasks if (task, name) not in there]
+    found = [Job(task, name, device) for task in tasks for name in algorithms if (task, name) not in there]
+    return sorted(found, key=lambda job: job.algorithm.endswith("fsvrg"))
 
 
 def main() -> None:
