@@ -102,8 +102,9 @@ started = [psutil.Process().create_time(), 0.0]
 begun = timing.now()
 import torch
 imported = timing.now()
-import undrift.flower.client as client
+from undrift.flower import client_app
 ready = timing.now()
+import undrift.flower.client as client
 from loop.data import random_samples
 from loop.model import MODEL
 from undrift.transport import Site
@@ -126,7 +127,7 @@ def noted(self, message, context):
 
 
 client._Client.exchange = noted
-app = client.client_app(lambda context: random_samples(600, int(context.node_config["partition-id"])), model=MODEL)
+app = client_app(lambda context: random_samples(600, int(context.node_config["partition-id"])), model=MODEL)
 """
 SERVER = """
 from loop import timing
@@ -163,6 +164,7 @@ def main() -> None:
     console = Console()
     with tempfile.TemporaryDirectory(prefix="share-") as folder, ExitStack() as stack:
         federation = Federation(Path(folder), stack, CLIENTS)
+        federation.environment.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages are compiled once
         federation.start()
         app = federation.new_app("loop", *SETTINGS)
         with (app / "pyproject.toml").open("a") as settings:

@@ -1,9 +1,8 @@
 """undrift: federated learning that holds together when clients differ."""
 
-import random
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from undrift.core.importing import imported
 from undrift.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -75,19 +74,10 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     """Names are imported when they are first used, so that the command line's help does not wait for torch."""
     if name in _HOMES:
-        return getattr(_imported(_HOMES[name]), name)
+        return getattr(imported(f"undrift.{_HOMES[name]}"), name)
     if name in ("algorithms", "data", "models", "trackers"):
-        return _imported(name)
+        return imported(f"undrift.{name}")
     raise AttributeError(f"module 'undrift' has no attribute {name!r}")
-
-
-def _imported(name: str) -> Any:
-    """A module of ours; rich draws from Python's random generator when it is imported, which nobody should notice."""
-    state = random.getstate()
-    try:
-        return import_module(f"undrift.{name}")
-    finally:
-        random.setstate(state)
 
 
 def __dir__() -> list[str]:

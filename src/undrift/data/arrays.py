@@ -112,12 +112,17 @@ def _of_tensor(what: str, values: Tensor) -> Tensor:
 
 def _array(what: str, values: Any) -> Array:
     parts = values if isinstance(values, (list, tuple)) else (values,)
-    if any(isinstance(part, np.ma.MaskedArray) for part in parts):
+    if any(_is_masked(part) for part in parts):
         raise TypeError(f"{what} must be a plain array, got a masked one; fill it, or leave its samples out")
     try:
         return np.asarray(values)
     except Exception as error:  # anything may call itself an array
         raise TypeError(f"{what} must be an array or a tensor of numbers, got {_described(values)}") from error
+
+
+def _is_masked(part: Any) -> bool:
+    """NumPy imports its masked arrays when they are first named, which few programs need."""
+    return isinstance(part, np.ndarray) and type(part) is not np.ndarray and isinstance(part, np.ma.MaskedArray)
 
 
 def _widened(what: str, values: Tensor) -> Tensor:

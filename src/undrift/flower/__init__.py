@@ -3,8 +3,9 @@
 A Flower app is made of `server_app` and `client_app`; `undrift flower new` writes one.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from undrift.core.importing import imported
 
 if TYPE_CHECKING:
     from undrift.flower.client import client_app
@@ -19,5 +20,5 @@ _HOMES = {"Samples": "samples", "client_app": "client", "server_app": "server"}
 def __getattr__(name: str) -> Any:
     """Names are imported when they are first used, so that an app is written without waiting for torch and Flower."""
     if name in _HOMES:
-        return getattr(import_module(f"undrift.flower.{_HOMES[name]}"), name)
+        return getattr(imported(f"undrift.flower.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'undrift.flower' has no attribute {name!r}")
