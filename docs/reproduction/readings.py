@@ -76,6 +76,8 @@ FORMS = {
     "FedHBM": {
         "FedHBM, β by default": "fedhbm",
         "FedHBM, β = 1": "fedhbm(beta=1.0)",
+        "FedHBM, β = 0.53": "fedhbm(beta=0.53)",
+        "FedHBM, β = 0.4": "fedhbm(beta=0.4)",
         "FedHBM, anchor step": "fedhbm(anchor='step')",
         "FedHBM, anchor step, β = 1": "fedhbm(beta=1.0, anchor='step')",
         "FedHBM, shared": "fedhbm(variant='shared')",

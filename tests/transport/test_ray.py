@@ -170,6 +170,29 @@ class TestAnActorThatIsKilled:
         assert sum("another one takes its place" in line for line in caplog.messages) == 2
         assert same(there, whole)
 
+    def test_together_with_all_others_and_again_while_it_starts(
+        self, transports: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        from undrift.simulation.on_ray.transport import RayTransport
+
+        restored, killed = RayTransport._restored, set[int]()
+
+        def die(row: dict[str, Any], run: ud.Run) -> None:
+            if row["round"] == 1:
+                kill(transports[-1], 0)
+                kill(transports[-1], 1)
+
+        def dying(self: RayTransport, place: Any) -> Any:
+            if not killed:
+                killed.add(self._places.index(place))
+                kill(self, *killed)
+            return restored(self, place)
+
+        monkeypatch.setattr(RayTransport, "_restored", dying)
+        there = on_ray("scaffold", "softmax", "digits", callbacks=[die])
+        assert sum("another one takes its place" in line for line in caplog.messages) == 3
+        assert same(there, ud.simulate("scaffold", "softmax", "digits", **SETTINGS))
+
     @pytest.mark.long
     def test_between_two_phases(self, transports: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
         from undrift.simulation.on_ray.transport import RayTransport

@@ -52,6 +52,7 @@ class _Place:
 
     def __init__(self, actor: Any) -> None:
         self.actor = actor
+        self.node = ""  # the machine it is on
         self.past: list[_Past] = []  # since the beginning, without what is superseded
         self.draft: tuple[int, _Past] | None = None  # of a round that the server has not kept yet
         self.told: list[Any] = []  # calls whose result nobody waits for, but whose failure must not pass unseen
@@ -215,13 +216,11 @@ class RayTransport:
             notice(f"waiting for Ray to start {len(waiting)} actors; it may have no room for them")
         try:
             hosts: list[Host] = ray.get(waiting)
-            for host in hosts:
+            for place, host in zip(places, hosts, strict=True):
                 _check_versions(host)
-            here = Counter(host.node for host in ray.get([place.actor.host.remote() for place in self._places]))
-            calls = [
-                place.actor.begin.remote(self._everything, here[host.node], self._on_a_gpu)
-                for place, host in zip(places, hosts, strict=True)
-            ]
+                place.node = host.node
+            here = Counter(place.node for place in self._places)
+            calls = [place.actor.begin.remote(self._everything, here[place.node], self._on_a_gpu) for place in places]
             for call in calls:
                 self._result(call)
         except ActorUnschedulableError as error:
@@ -229,18 +228,26 @@ class RayTransport:
 
     def _replace(self, number: int, error: RayActorError) -> None:
         place = self._places[number]
-        reason = check.first_line(error).rstrip(".")
-        warning(f"actor {number} died ({reason}); another one takes its place, and what it was asked is asked again")
-        with suppress(Exception):  # it may only have been out of reach
-            ray.kill(place.actor)
-        place.told.clear()
-        place.draft = place.collected = None
-        (place.actor,) = cluster.take(Clients, self._share, 1)
-        try:
-            self._begin([place])
-            self._result(self._restored(place))
-        except ObjectLostError as lost:
-            raise self._gone(number, "died, and what its clients remember is lost", lost) from lost
+        for _ in range(_ATTEMPTS):
+            reason = check.first_line(error).rstrip(".")
+            warning(
+                f"actor {number} died ({reason}); another one takes its place, and what it was asked is asked again"
+            )
+            with suppress(Exception):  # it may only have been out of reach
+                ray.kill(place.actor)
+            place.told.clear()
+            place.draft = place.collected = None
+            (place.actor,) = cluster.take(Clients, self._share, 1)
+            try:
+                self._begin([place])
+                self._result(self._restored(place))
+            except ObjectLostError as lost:
+                raise self._gone(number, "died, and what its clients remember is lost", lost) from lost
+            except RayActorError as again:
+                error = again
+            else:
+                return
+        raise self._gone(number, f"died {_ATTEMPTS} times while it started", error) from error
 
     def _restored(self, place: _Place) -> Any:
         return place.actor.restore.remote(self._heard, [p.kept for p in place.past], *(p.stored for p in place.past))
