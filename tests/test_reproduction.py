@@ -11,6 +11,7 @@ import torch
 
 import undrift as ud
 from undrift.algorithms.text import parse
+from undrift.recommendation import measured
 
 HOME = Path(__file__).parents[1] / "docs" / "reproduction"
 SCRIPT = runpy.run_path(str(HOME / "readings.py"))
@@ -52,6 +53,16 @@ def test_pages_of_experiments_are_up_to_date() -> None:
         assert path.read_text("utf-8") == text, f"make reproduction-report writes another {path.name}"
 
 
+def test_what_is_stored_of_all_algorithms_is_known() -> None:
+    runs = measured.rows()
+    assert list(runs) == measured.COLUMNS
+    assert set(runs.task) <= set(measured.TASKS)
+    assert set(runs.algorithm) <= set(measured.ALGORITHMS)
+    counts = runs.groupby(["task", "algorithm"]).size()
+    assert (counts == measured.SEEDS * len(measured.RATES)).all()
+    assert measured.same_as(runs) == {"fedbn": "fedavg", "mimelite": "fedavg", "mimesvrg": "mime"}
+
+
 def test_the_table_of_all_algorithms_chooses_by_held_out_samples(tmp_path: Path) -> None:
     grand = runpy.run_path(str(HOME / "grand.py"))
     assert len(grand["TASKS"]) == 16
@@ -62,8 +73,8 @@ def test_the_table_of_all_algorithms_chooses_by_held_out_samples(tmp_path: Path)
     assert whole.test is not None
     assert torch.equal(held.test[0][count:], whole.test[0])
     rows = grand["measure"](grand["Job"]("tiny", "fedavg", "cpu"))
-    assert list(rows) == grand["COLUMNS"]
-    assert sorted(zip(rows.lr, rows.seed, strict=True)) == [(lr, seed) for lr in grand["RATES"] for seed in range(3)]
+    assert list(rows) == measured.COLUMNS
+    assert sorted(zip(rows.lr, rows.seed, strict=True)) == [(lr, seed) for lr in measured.RATES for seed in range(3)]
     alone = ud.simulate(
         *("fedavg", "softmax", held),
         rounds=2,

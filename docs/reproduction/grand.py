@@ -1,10 +1,11 @@
 """All algorithms in sixteen settings, each at three rates with three seeds.
 
-    python docs/reproduction/grand.py FILE.csv [--device cuda] [--workers 8] [--task NAME] [--algorithm NAME]
+    python docs/reproduction/grand.py src/undrift/recommendation/algorithms.csv.gz [--device cuda] [--workers 8] \\
+        [--task NAME] [--algorithm NAME]
 
-appends a row per run to FILE.csv; runs that are there already are not repeated. A tenth of every client's training
-samples is held out, by which rates are chosen; the test set is measured at every rate, and looked at only at the chosen
-one. Data sets must be there: `undrift data get fashion-mnist cifar10`.
+appends a row per run to the file; runs that are there already are not repeated. `make reproduction-report` then writes
+the page. A tenth of every client's training samples is held out, by which rates are chosen; the test set is measured at
+every rate, and looked at only at the chosen one. Data sets must be there: `undrift data get fashion-mnist cifar10`.
 """
 
 from __future__ import annotations
@@ -20,36 +21,18 @@ import torch
 
 import undrift as ud
 from undrift.algorithms.text import parse
-
-SEEDS = 3
-RATES = [0.01, 0.03, 0.1]
-HELD_OUT = 0.1
-COLUMNS = ["task", "algorithm", "lr", "seed", "held_out", "test", "diverged", "rounds", "bytes", "seconds"]
-# Partition and number of clients, of which ten take part in a round.
-PARTITIONS = {"Dirichlet 0.1": "dirichlet:0.1", "Dirichlet 1": "dirichlet:1", "one class": "classes:1", "IID": "iid"}
-CLIENTS = {"10 %": 100, "all": 10}
-MODELS = {"fashion-mnist": "lenet", "cifar10": "lenet5"}
-
-
-class Task(NamedTuple):
-    data: str
-    model: str
-    partition: str
-    clients: int
-    rounds: int
-
-
-TASKS = {
-    f"{data}, {name}, {part}": Task(data, model, partition, clients, 100)
-    for data, model in MODELS.items()
-    for name, partition in PARTITIONS.items()
-    for part, clients in CLIENTS.items()
-}
-ALGORITHMS = [
-    name
-    for name, kind in ud.algorithms.available().items()
-    if kind.__module__.startswith("undrift.") and name != "centralised"
-]
+from undrift.recommendation.measured import (
+    ALGORITHMS,
+    BATCH,
+    COHORT,
+    COLUMNS,
+    HELD_OUT,
+    RATES,
+    SEEDS,
+    STEPS,
+    TASKS,
+    Task,
+)
 
 
 class Job(NamedTuple):
@@ -88,9 +71,9 @@ def measure(job: Job) -> pd.DataFrame:
         seeds=SEEDS,
         lr=[rate * unit for rate in RATES],
         rounds=task.rounds,
-        cohort=10,
-        steps=20,
-        batch_size=32,
+        cohort=COHORT,
+        steps=STEPS,
+        batch_size=BATCH,
         weight_decay=0.0,
         augment=None,
         eval_every=task.rounds,
@@ -112,7 +95,6 @@ def measure(job: Job) -> pd.DataFrame:
                 "diverged": record.failed,
                 "rounds": int(history["round"].max()),
                 "bytes": int(history.bytes_down.sum() + history.bytes_up.sum()),
-                "seconds": round(float(history.seconds.sum()), 3),
             }
         )
     return pd.DataFrame(rows)[COLUMNS]
@@ -136,7 +118,7 @@ def main() -> None:
     parser.add_argument("--task", choices=TASKS, action="append")
     parser.add_argument("--algorithm", choices=ALGORITHMS, action="append")
     given = parser.parse_args()
-    todo = jobs(given.task or list(TASKS), given.algorithm or ALGORITHMS, given.device, given.file)
+    todo = jobs(given.task or list(TASKS), given.algorithm or list(ALGORITHMS), given.device, given.file)
     with multiprocessing.get_context("spawn").Pool(given.workers) as pool:
         for rows in pool.imap_unordered(measure, todo):
             rows.to_csv(given.file, mode="a", index=False, header=not given.file.exists())

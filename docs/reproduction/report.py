@@ -1,4 +1,4 @@
-"""Writes the pages of all experiments whose results are stored, and the table on the front page.
+"""Writes the pages of experiments whose results are stored, that of all algorithms, and the table on the front page.
 
     make reproduction-report
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from undrift.recommendation import page as all_algorithms
 from undrift.reproduce import page, stored
 from undrift.reproduce.experiment import find, names
 from undrift.reproduce.results import Results
@@ -24,6 +25,7 @@ def pages() -> dict[Path, str]:
     found = {HOME / f"{each.experiment.name}.md": page.markdown(each) for each in results()}
     front = HOME / "index.md"
     before, _, rest = front.read_text("utf-8").partition(BEGIN)
+    found[HOME / "grand.md"] = all_algorithms.markdown()
     return found | {front: f"{before}{BEGIN}\n{claims()}\n{END}{rest.partition(END)[2]}"}
 
 
