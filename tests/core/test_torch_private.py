@@ -24,12 +24,13 @@ from undrift.core.parts import Part, mark
 Patch = pytest.MonkeyPatch
 
 
-def test_largest_norms(monkeypatch: Patch) -> None:
-    tensors = [torch.tensor([1.0, -3.0]), torch.tensor(2.0, dtype=torch.float64), torch.tensor([math.nan, 1.0])]
-    private = torch_private.largest_norms(tensors)
+@pytest.mark.parametrize("order", [2, math.inf])
+def test_norms(monkeypatch: Patch, order: float) -> None:
+    tensors = [torch.tensor([4.0, -3.0]), torch.tensor(2.0, dtype=torch.float64), torch.tensor([math.nan, 1.0])]
+    private = torch_private.norms(tensors, order)
     monkeypatch.delattr(torch, "_foreach_norm")
-    torch.testing.assert_close(torch_private.largest_norms(tensors), private, rtol=0, atol=0, equal_nan=True)
-    assert [float(norm) for norm in private[:2]] == [3.0, 2.0]
+    torch.testing.assert_close(torch_private.norms(tensors, order), private, rtol=0, atol=0, equal_nan=True)
+    assert [float(norm) for norm in private[:2]] == [5.0 if order == 2 else 4.0, 2.0]
     assert math.isnan(private[2])
 
 
@@ -43,7 +44,7 @@ def test_copy_all(private: bool, monkeypatch: Patch) -> None:
     torch.testing.assert_close(targets, sources, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("function", [torch_private.largest_norms, lambda none: torch_private.copy_all(none, none)])
+@pytest.mark.parametrize("function", [torch_private.norms, lambda none: torch_private.copy_all(none, none)])
 @pytest.mark.parametrize("name", ["_foreach_norm", "_foreach_copy_", None])
 def test_no_tensors(function: Any, name: str | None, monkeypatch: Patch) -> None:
     if name is not None:

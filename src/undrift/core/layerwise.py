@@ -7,14 +7,15 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
+from undrift.core import torch_private
 from undrift.core.tree import Tree
 
 Layers = Mapping[str, tuple[str, ...]]  # the names of each layer's parameters
 
 
 def norms(tree: Tree, layers: Layers) -> Tensor:
-    """Of one tree [1 + L]."""
-    return together(parameter_norms(tree, layers), layers)
+    """Of one tree [1 + L]; not for `vmap`."""
+    return together(torch.stack(torch_private.norms(list(_values(tree, layers)))), layers)
 
 
 def parameter_norms(tree: Tree, layers: Layers) -> Tensor:
@@ -60,8 +61,12 @@ def _values(tree: Tree, layers: Layers) -> Iterator[Tensor]:
 
 def _sums(figures: Tensor, layers: Layers) -> Tensor:
     """Figures of parameters [..., P], added up."""
-    parts = figures.split([len(names) for names in layers.values()], dim=-1)
-    return torch.stack([figures.sum(-1), *(part.sum(-1) for part in parts)], dim=-1)
+    sizes = [len(names) for names in layers.values()]
+    if len(set(sizes)) == 1:  # weight and bias each: one kernel on a GPU instead of one for every layer
+        found = figures.unflatten(-1, (len(sizes), -1)).sum(-1)
+    else:
+        found = torch.stack([part.sum(-1) for part in figures.split(sizes, dim=-1)], dim=-1)
+    return torch.cat([figures.sum(-1, keepdim=True), found], dim=-1)
 
 
 def _flat(stacked: Tensor) -> Tensor:

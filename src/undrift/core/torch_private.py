@@ -6,7 +6,6 @@ one concerns nobody else.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -17,12 +16,12 @@ from torch import Tensor, fx, nn
 from torch.autograd import profiler
 
 
-def largest_norms(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The largest absolute value of every tensor, NaN if it contains one; on a GPU a few kernels for all of them."""
+def norms(tensors: Sequence[Tensor], order: float = 2) -> list[Tensor]:
+    """The norm of every tensor, NaN if it contains one; on a GPU a few kernels for all of them. Not for `vmap`."""
     together = getattr(torch, "_foreach_norm", None)
     if together is None:
-        return [torch.linalg.vector_norm(tensor, math.inf) for tensor in tensors]
-    return list(together(list(tensors), math.inf)) if tensors else []
+        return [torch.linalg.vector_norm(tensor, order) for tensor in tensors]
+    return list(together(list(tensors), order)) if tensors else []
 
 
 def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:

@@ -6,6 +6,7 @@ the engine, while every server asks and hears its own clients.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -325,7 +326,7 @@ def _joint_table(experiments: Sequence[Experiment]) -> tuple[Table, list[int]]:
 
 
 def all_finite(server: State) -> Tensor:
-    return torch.stack([value.isfinite() for value in torch_private.largest_norms(_floats(server))]).all()
+    return torch.stack([value.isfinite() for value in torch_private.norms(_floats(server), math.inf)]).all()
 
 
 _OVERWHELMING = 1000  # times what other clients send
