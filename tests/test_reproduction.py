@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 
+import matplotlib
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -61,6 +64,22 @@ def test_what_is_stored_of_all_algorithms_is_known() -> None:
     counts = runs.groupby(["task", "algorithm"]).size()
     assert (counts == measured.SEEDS * len(measured.RATES)).all()
     assert measured.same_as(runs) == {"fedbn": "fedavg", "mimelite": "fedavg", "mimesvrg": "mime"}
+
+
+def test_curves_of_experiments_are_up_to_date() -> None:
+    """Every point is computed and drawn again; what else is in the files depends on the version of matplotlib."""
+    number, identifier = re.compile(r"-?\d+\.?\d*"), re.compile(r"\b[mp][0-9a-f]{10}\b")
+    drawn = {path: each.decode() for path, each in runpy.run_path(str(HOME / "report.py"))["pictures"]().items()}
+    assert drawn
+    for path, new in drawn.items():
+        stored, text = (identifier.sub("", each) for each in (path.read_text("utf-8"), new))
+        assert len(stored) < 100_000
+        if f"Matplotlib v{matplotlib.__version__}," not in stored:
+            pytest.skip(f"{path.name} was drawn by another version of matplotlib")
+        message = f"make reproduction-report draws another {path.name}"
+        assert number.sub("", stored) == number.sub("", text), message
+        found, wanted = (np.array(number.findall(each), float) for each in (stored, text))
+        np.testing.assert_allclose(found, wanted, atol=0.01, rtol=0, err_msg=message)
 
 
 def test_the_table_of_all_algorithms_chooses_by_held_out_samples(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Writes the pages of experiments whose results are stored, that of all algorithms, and the table on the front page.
+"""Writes the pages of experiments whose results are stored, their curves, that of all algorithms, and the front page.
 
     make reproduction-report
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from undrift.recommendation import page as all_algorithms
-from undrift.reproduce import page, stored
+from undrift.reproduce import curves, page, stored
 from undrift.reproduce.experiment import find, names
 from undrift.reproduce.results import Results
 from undrift.reproduce.verdicts import verdicts
@@ -22,11 +22,22 @@ BEGIN, END = "<!-- table: claims -->\n", "<!-- end -->\n"
 
 def pages() -> dict[Path, str]:
     """Paths and contents."""
-    found = {HOME / f"{each.experiment.name}.md": page.markdown(each) for each in results()}
+    found = {HOME / f"{each.experiment.name}.md": page.markdown(each, picture(each)) for each in results()}
     front = HOME / "index.md"
     before, _, rest = front.read_text("utf-8").partition(BEGIN)
     found[HOME / "grand.md"] = all_algorithms.markdown()
     return found | {front: f"{before}{BEGIN}\n{claims()}\n{END}{rest.partition(END)[2]}"}
+
+
+def picture(of: Results) -> str:
+    """The file of an experiment's curves; experiments that look at the same runs share it."""
+    return f"{of.experiment.folder}.svg"
+
+
+def pictures() -> dict[Path, bytes]:
+    """Paths and contents."""
+    own = [each for each in results() if not each.experiment.runs_of]
+    return {HOME / picture(each): curves.svg(each) for each in own}
 
 
 def results() -> list[Results]:
@@ -52,6 +63,8 @@ def claims() -> str:
 def main() -> None:
     for path, text in pages().items():
         path.write_text(text, "utf-8")
+    for path, drawing in pictures().items():
+        path.write_bytes(drawing)
 
 
 if __name__ == "__main__":

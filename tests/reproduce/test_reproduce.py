@@ -303,6 +303,8 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "| one | A | 80.00 ± 0.50 |" in (tmp_path / "reproduction/tiny-fast/tiny.md").read_text("utf-8").replace(
         "\u00a0", " "
     )
+    assert "FedAvg" not in (curves := (tmp_path / "reproduction/tiny-fast/tiny.svg").read_text("utf-8"))
+    assert "one" in curves
     figures = json.loads(undrift("tiny", "--fast", "--json").stdout)["figures"]["best"]
     assert (figures[0]["algorithm"], figures[0]["paper"], len(figures[0]["values"])) == ("A", 80.0, 1)
     (listed,) = json.loads(undrift("--json").stdout)

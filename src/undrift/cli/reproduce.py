@@ -62,12 +62,27 @@ def reproduce(
         interruption.args = (f"interrupted; the same command continues in {home}",)
         raise
     stored.write(results, home)
-    files.replace(written, page.markdown(results).encode())
+    files.replace(written, page.markdown(results, _draw(results, home)).encode())
     if as_json:
         print_json(_plain(results))
         return
     _show(results)
     print_paths(runs=home, page=written)
+
+
+def _draw(results: Results, home: Path) -> str:
+    """The file of the curves in the folder; none where matplotlib is missing, since the runs took long."""
+    from undrift.core.extras import MissingExtraError
+    from undrift.reproduce import curves
+    from undrift.storage import files
+
+    picture = f"{results.experiment.folder}.svg"
+    try:
+        files.replace(home / picture, curves.svg(results))
+    except MissingExtraError as error:
+        notice(f"no curves on the page: {error}")
+        return ""
+    return picture
 
 
 def _show(results: Results) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -15,7 +15,7 @@ from undrift.core.extras import needs
 from undrift.diagnostics.columns import is_diagnostic
 from undrift.reporting import sensitivity
 from undrift.reporting.charts import axes_of, mean_progress, progress
-from undrift.reporting.colours import colours_of
+from undrift.reporting.colours import Colour, colours_of
 from undrift.reporting.facts import names_of
 from undrift.reporting.figures import apart, by_label, values_of
 from undrift.reporting.record import HistoryColumn, Record, shown_columns
@@ -54,17 +54,21 @@ FORMATS = ("svg", "pdf", "png")
 
 
 def draw(
-    records: Sequence[Record], column: str | None = None, axes: Axes | None = None, against: str = "rounds"
+    records: Sequence[Record],
+    column: str | None = None,
+    axes: Axes | None = None,
+    against: str = "rounds",
+    colours: Mapping[str, Colour] | None = None,
 ) -> Axes:
     """Curves of a column of the histories, by default the accuracy, else a loss: over rounds, bytes or seconds.
 
     Of several seeds, the line is their mean and the band reaches from the lowest to the highest. Runs that failed are
-    no part of a mean: each has a dotted line of its own. References are dashed lines where they ended. Colours are
-    those of the report; of several tasks, labels name theirs.
+    no part of a mean: each has a dotted line of its own. References are dashed lines where they ended. Colours, by
+    label, are by default those of the report; of several tasks, labels name theirs.
     """
     check.choice("against", against, tuple(AGAINST))
     records, references = apart(with_tasks(records))
-    colours, shown = colours_of(records), _shown(records, column)
+    colours, shown = colours or colours_of(records), _shown(records, column)
     known = {axis.key: axis for axis in axes_of(records)}
     if (axis := known.get(AGAINST[against])) is None:
         raise ValueError(f"these runs have no {against} to draw against")

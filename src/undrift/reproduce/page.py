@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from undrift.reporting.wording import MISSING, NBSP, count_text
+from undrift.reproduce.curves import window_rounds
 from undrift.reproduce.experiment import Figure
 from undrift.reproduce.measures import Measure, measure_named
 from undrift.reproduce.results import Chosen, Results, Row, Seeds
@@ -72,8 +73,8 @@ def conditions(results: Results) -> list[str]:
     return lines
 
 
-def markdown(results: Results) -> str:
-    """A section of a page."""
+def markdown(results: Results, picture: str = "") -> str:
+    """A page; `picture` is the path of the experiment's curves."""
     experiment = results.experiment
     lines = [f"# {experiment.paper}, {experiment.table}", "", f"{experiment.title}.", ""]
     for name in results.measures:
@@ -82,12 +83,28 @@ def markdown(results: Results) -> str:
         heads, *rows = table(results, name)
         lines += [f"**{measure.text}{unit}**", "", *_table(heads, rows), ""]
     lines += [f"* **{found}** {reason}" for found, reason in sentences(results)]
+    if picture:
+        lines += ["", f"![Test accuracy over rounds]({picture})", "", _caption(results)]
     lines += ["", f"Runs: {'; '.join(conditions(results))}.", ""]
     lines += [f"* {remark}" for remark in experiment.remarks]
     lines += ["", "Algorithms as they were run:", ""]
     lines += [f"* {case}{case and ': '}{_choice(each)}" for case, each in results.chosen.items()]
     lines += ["", "## Settings", "", *_settings(results)]
     return "\n".join(lines) + "\n"
+
+
+def _caption(results: Results) -> str:
+    seeds = max(results.seeds(case) for case in results.records)
+    text = "Test accuracy over rounds" + (
+        ", mean over seeds; bands reach from the lowest to the highest" if seeds > 1 else ""
+    )
+    rounds = window_rounds(results)
+    text += f"; a point is the mean over {rounds}{NBSP}rounds" if rounds > 1 else ""
+    return f"{text}. A dotted line is a run that failed." if _some_failed(results) else f"{text}."
+
+
+def _some_failed(results: Results) -> bool:
+    return any(record.failed for records in results.records.values() for record in records)
 
 
 def _choice(chosen: Chosen) -> str:

@@ -1,0 +1,139 @@
+"""The curves of an experiment as a picture: accuracy over rounds, a panel for every case."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from undrift.core.extras import needs
+from undrift.reporting.colours import Colour, hue
+from undrift.reporting.notebook import draw
+from undrift.reporting.record import TIMES, Record
+from undrift.reproduce.results import Results
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+POINTS = 40  # of a curve, at most: each is the mean over a window of rounds
+BASELINE = "FedAvg"
+_COLUMNS = 2  # panels beside each other
+_WIDE, _HIGH, _APART = 5.4, 3.6, 0.062  # inches of a panel; names, as a share of its height
+_HUES = 5  # of the others, before they come again, dashed
+
+
+def svg(results: Results) -> bytes:
+    """The same bytes for the same results and version of matplotlib."""
+    with needs("plot"):
+        from matplotlib import rc_context
+
+    written = io.BytesIO()
+    with rc_context(
+        {"svg.hashsalt": "undrift", "svg.fonttype": "none", "text.parse_math": False, "font.size": 9}
+    ):  # letters stay letters
+        _figure(results).savefig(written, format="svg", facecolor="white", metadata={"Date": None})
+    return b"\n".join(line.rstrip() for line in written.getvalue().splitlines()) + b"\n"
+
+
+def windows(record: Record) -> Record:
+    """A run with few points: its accuracy, averaged over windows of rounds, at the last round of each."""
+    known = record.history.dropna(subset="accuracy")
+    window = np.arange(len(known)) // max(1, -(-len(known) // POINTS))
+    points = known.groupby(window).agg({"round": "max", "accuracy": "mean", "diverged": "max"})
+    # Rounds are all that curves are drawn against here.
+    unused = dict.fromkeys([*TIMES, "bytes_down", "bytes_up", "loss", "train_loss"], np.nan)
+    return record._replace(history=points.assign(**unused).reset_index(drop=True))
+
+
+def window_rounds(results: Results) -> int:
+    """Over how many rounds a point is averaged, at most."""
+    every = [results.evaluated_every(case) for case in results.records]
+    counts = [record.history["accuracy"].count() for records in results.records.values() for record in records]
+    return max(every) * max(1, -(-max(counts) // POINTS))
+
+
+def stand_out(results: Results) -> list[str]:
+    """The paper's algorithm, or, where none has its name, those that its claims are about; and the baseline."""
+    labels = [each.label for each in results.experiment.entries]
+    named = [label for label in labels if label == results.experiment.paper]
+    claimed = [claim.better for claim in results.experiment.claims]
+    return list(dict.fromkeys([*(named or claimed), *(label for label in labels if label == BASELINE)]))
+
+
+def _colours(results: Results) -> dict[str, Colour]:
+    """Blue for the paper's algorithm, grey for the baseline, the same in all panels."""
+    first = [label for label in stand_out(results) if label != BASELINE][:1]
+    colours = {BASELINE: hue(_HUES + 1)} | {label: hue(0) for label in first}
+    others = [each.label for each in results.experiment.entries if each.label not in colours]
+    for number, label in enumerate(others):
+        light, dark, _ = hue(1 + number % _HUES)
+        colours[label] = Colour(light, dark, bool(number // _HUES % 2))
+    return colours
+
+
+def _figure(results: Results) -> Figure:
+    from matplotlib.figure import Figure
+
+    columns = min(_COLUMNS, len(results.records))
+    rows = -(-len(results.records) // columns)
+    figure = Figure(figsize=(_WIDE * columns, _HIGH * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=True).flatten()
+    for axes in grid[len(results.records) :]:
+        axes.set_visible(False)
+    for axes, (case, records) in zip(grid, results.records.items(), strict=False):
+        _panel(axes, [windows(record) for record in records], _colours(results), stand_out(results))
+        axes.set_title(case, loc="left", fontsize="medium", fontweight="bold")
+        axes.label_outer()
+    for axes in grid[: len(results.records)]:  # when the shared scale is known
+        _name_curves(axes)
+    return figure
+
+
+def _panel(axes: Axes, records: Sequence[Record], colours: Mapping[str, Colour], strong: Sequence[str]) -> None:
+    draw(records, "accuracy", axes, colours=colours)
+    legend = axes.get_legend()
+    assert legend is not None
+    legend.remove()  # names stand beside the curves
+    for line in axes.lines:
+        line.set(linewidth=2.2 if line.get_label() in strong else 1.1, zorder=3 if line.get_label() in strong else 2)
+    for band in axes.collections:
+        band.set_alpha(0.13)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#e3e5e8", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.set_xlim(0, max(record.history["round"].max() for record in records))
+
+
+def _name_curves(axes: Axes) -> None:
+    """Names and final values at the right, in the order of the curves' ends and as far apart as letters are high."""
+    ends = [(float(np.asarray(line.get_ydata())[-1]), line) for line in axes.lines if len(np.asarray(line.get_ydata()))]
+    named = sorted(
+        ((end, line) for end, line in ends if not str(line.get_label()).startswith("_")), key=lambda each: each[0]
+    )
+    low, high = axes.get_ylim()
+    heights = _spread_out([(end - low) / (high - low) for end, _ in named], _APART)
+    for (end, line), height in zip(named, heights, strict=True):
+        axes.text(
+            1.02,
+            height,
+            f"{line.get_label()}  {end:.1f}",
+            transform=axes.transAxes,
+            color=line.get_color(),
+            fontweight="bold" if line.get_linewidth() > 2 else "normal",
+            va="center",
+        )
+
+
+def _spread_out(places: Sequence[float], gap: float) -> list[float]:
+    """Ascending places, moved as little as it takes to keep them `gap` apart: groups that touch stay centred."""
+    groups: list[tuple[float, int]] = []  # where a group's middle is, and how many are in it
+    for place in places:
+        middle, count = place, 1
+        while groups and middle - (count - 1) / 2 * gap < groups[-1][0] + (groups[-1][1] + 1) / 2 * gap:
+            other, more = groups.pop()
+            middle, count = (other * more + middle * count) / (more + count), more + count
+        groups.append((middle, count))
+    return [middle + (number - (count - 1) / 2) * gap for middle, count in groups for number in range(count)]

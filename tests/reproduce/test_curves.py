@@ -1,0 +1,45 @@
+"""Curves of experiments."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from undrift.reporting.record import Record
+from undrift.reproduce import curves
+from undrift.reproduce.experiment import find
+from undrift.reproduce.results import Results
+
+
+def run(label: str, accuracies: list[float], seed: int = 0) -> Record:
+    history = pd.DataFrame({"round": range(1, len(accuracies) + 1), "accuracy": accuracies, "diverged": False})
+    return Record(label, seed, history, {}, {})
+
+
+def test_a_point_is_the_mean_over_a_window() -> None:
+    found = curves.windows(run("A", list(np.arange(80) / 100))).history
+    assert len(found) == curves.POINTS
+    assert found["round"].tolist()[:2] == [2, 4]
+    assert found["accuracy"].tolist()[:2] == pytest.approx([0.005, 0.025])
+    few = curves.windows(run("A", [0.1, np.nan, 0.3])).history
+    assert (few["round"].tolist(), few["accuracy"].tolist()) == ([1, 3], [0.1, 0.3])
+
+
+def test_names_are_kept_apart_and_where_they_belong() -> None:
+    assert curves._spread_out([0.1, 0.5], 0.1) == pytest.approx([0.1, 0.5])
+    assert curves._spread_out([0.5, 0.5, 0.5], 0.1) == pytest.approx([0.4, 0.5, 0.6])
+    assert curves._spread_out([0.1, 0.5, 0.52, 0.55], 0.1) == pytest.approx([0.1, 0.42333, 0.52333, 0.62333], abs=1e-4)
+
+
+def test_every_algorithm_has_a_name_and_every_case_a_panel() -> None:
+    cases = {
+        case: [run(label, [0.1, 0.2 + place / 10], seed) for place, label in enumerate(labels) for seed in range(2)]
+        for case, labels in {"α = 0.2": ["FedAvg", "FedDPC"], "α = 0.6": ["FedAvg", "FedCM"]}.items()
+    }
+    found = Results(find("feddpc-table2"), cases, {}, fast=False)
+    drawn = curves.svg(found)
+    text = drawn.decode()
+    assert all(each in text for each in ("α = 0.2", "α = 0.6", "FedAvg  20.0", "FedDPC  30.0", "FedCM  30.0"))
+    assert curves.svg(found) == drawn
+    assert curves.stand_out(found) == ["FedDPC", "FedAvg"]
