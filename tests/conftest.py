@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 import torch
@@ -13,6 +13,29 @@ from trials import networks_are_tried_once as networks_are_tried_once
 
 torch.set_num_threads(1)
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # the compiler of PyTorch would start processes that outlive a test
+
+
+# Of extras, and what tests compare with. A machine that can only compute, with a GPU for example, has none of them.
+OPTIONAL = frozenset(
+    {
+        *("cryptography", "datasets", "dp_accounting", "flwr", "httpx", "hypothesis", "matplotlib", "mlflow", "optuna"),
+        *("playwright", "ray", "scikit_posthocs", "scipy", "sklearn", "starlette", "statsmodels", "tensorboard"),
+        *("torchmetrics", "uvicorn", "wandb"),
+    }
+)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """A file of tests that imports a package which is not installed is skipped as a whole, and says so."""
+    report = yield
+    error = report.call.excinfo.value.__cause__ if report.failed and report.call and report.call.excinfo else None
+    package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    if package in OPTIONAL:
+        report.outcome, report.longrepr = "skipped", (str(collector.path), 0, f"Skipped: {package} is not installed")
+    return report
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

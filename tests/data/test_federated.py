@@ -13,8 +13,6 @@ import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
-from scipy import stats
-from scipy.spatial import distance
 
 import undrift as ud
 from hub_files import encoded
@@ -237,6 +235,7 @@ def test_figures_by_hand() -> None:
 
 
 def test_figures_are_those_of_scipy() -> None:
+    stats, distance = pytest.importorskip("scipy.stats"), pytest.importorskip("scipy.spatial").distance
     data = ud.data.load("digits", "dirichlet:0.1", 20)
     table, frame = counts(data), heterogeneity(data)
     own, share = table / table.sum(1, keepdims=True), table.sum(0) / table.sum()
