@@ -121,6 +121,13 @@ class TestTheSameNumbers:
         for a, b in zip(local.records, there.records, strict=True):
             assert a.history.drop(columns=TIMES).equals(b.history.drop(columns=TIMES))
 
+    def test_in_a_tuning(self) -> None:
+        given: dict[str, Any] = {"rounds": 2, "cohort": 6, "grid": {"lr": [0.1, 0.5]}, "engine": "sequential"}
+        local = ud.tune(["scaffold"], "softmax", "digits", **given)
+        there = ud.tune(["scaffold"], "softmax", "digits", place="ray", actors=2, **given)
+        assert there.best() == local.best()
+        assert there.table().equals(local.table())
+
 
 class Fragile:
     """A loss during which a process dies, once for every file in a folder."""
