@@ -121,6 +121,7 @@ class TestTheSameNumbers:
         for a, b in zip(local.records, there.records, strict=True):
             assert a.history.drop(columns=TIMES).equals(b.history.drop(columns=TIMES))
 
+    @pytest.mark.long
     def test_in_a_tuning(self) -> None:
         given: dict[str, Any] = {"rounds": 2, "cohort": 6, "grid": {"lr": [0.1, 0.5]}, "engine": "sequential"}
         local = ud.tune(["scaffold"], "softmax", "digits", **given)
