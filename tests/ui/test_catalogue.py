@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from folders import CONFIG, append_rows, write_run
+from undrift.reporting.record import FAILURE_COLUMNS
 from undrift.storage import files
 from undrift.storage.directory import RunDirectory
-from undrift.ui.catalogue import Catalogue, UnknownRunError
+from undrift.ui.catalogue import _FAILURES, Catalogue, UnknownRunError
 from undrift.ui.jobs import Jobs, RefusedError
 
 
@@ -40,6 +41,24 @@ def test_states_of_runs(tmp_path: Path) -> None:
     assert found["diverged"]["failed"]
     assert found["finished"]["accuracy"] == 0.5
     assert (found["finished"]["data"], found["finished"]["model"]) == ("digits", "softmax")
+
+
+def test_failures_of_clients_are_named_where_there_were_some(tmp_path: Path) -> None:
+    """As in the folder of a run on Flower, whose rounds count every kind of failure."""
+    file = write_run(tmp_path / "run", [0.1, 0.2]) / "rounds.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    none = dict.fromkeys(FAILURE_COLUMNS, 0.0) | {"asked": 3.0, "attempts": 1.0}
+    counted = [none, none | {"unanswered": 1.0}]
+    file.write_text("".join(json.dumps(row | more) + "\n" for row, more in zip(rows, counted, strict=True)))
+    titles = {each["name"]: each["title"] for each in shown(tmp_path)["run"]["columns"]}
+    assert {name: title for name, title in titles.items() if name in FAILURE_COLUMNS} == {
+        "asked": "Clients asked",
+        "unanswered": "Clients without an answer",
+    }
+
+
+def test_every_failure_has_a_title() -> None:
+    assert _FAILURES.keys() == FAILURE_COLUMNS.keys()
 
 
 def test_what_is_broken_or_missing_is_named(tmp_path: Path) -> None:

@@ -35,6 +35,17 @@ _UNSEEN: _Stamp = (-1, -1, -1)
 
 # What the page can draw, where a history has it.
 CHARTS = {each.name: each for each in COLUMNS if each.chart}
+# Titles of what is counted where clients may fail.
+_FAILURES = {
+    "asked": "Clients asked",
+    "attempts": "Attempts at the round",
+    "unanswered": "Clients without an answer",
+    "late": "Late answers",
+    "repeated": "Repeated answers",
+    "malformed": "Malformed answers",
+    "not_finite": "Answers that are not finite",
+    "absurd_norm": "Answers far too large",
+}
 
 
 class UnknownRunError(LookupError):
@@ -220,9 +231,13 @@ class FollowedRun:
             "total": self.total,
             "stamp": [self.history.generation, len(self.history)],
             "columns": [
-                {"name": name, "title": column(name).chart or _text(name), "percent": column(name).percent}
+                {
+                    "name": name,
+                    "title": column(name).chart or _FAILURES.get(name) or _text(name),
+                    "percent": column(name).percent,
+                }
                 for name in self.history.names()
-                if name in CHARTS or name not in _PLAIN
+                if (name in CHARTS or name not in _PLAIN) and not self._has_none_of(name)
             ],
             "accuracy": self.history.last("accuracy"),
             "loss": self.history.last("loss"),
@@ -231,6 +246,11 @@ class FollowedRun:
             "refusal": "" if self.holder is None else self.holder.refusal,
             "together": self.together,
         }
+
+    def _has_none_of(self, failure: str) -> bool:
+        """Whether a failure has not occurred in any round, so that there is nothing to draw."""
+        usual = 1 if failure == "attempts" else 0
+        return failure in _FAILURES and bool((self.history.column(failure) == usual).all())
 
     @property
     def _shown_in_list(self) -> str:
