@@ -15,6 +15,7 @@ import torch
 import undrift as ud
 from undrift.algorithms.text import parse
 from undrift.recommendation import measured
+from undrift.reproduce.experiment import names
 
 HOME = Path(__file__).parents[1] / "docs" / "reproduction"
 SCRIPT = runpy.run_path(str(HOME / "readings.py"))
@@ -64,6 +65,17 @@ def test_what_is_stored_of_all_algorithms_is_known() -> None:
     counts = runs.groupby(["task", "algorithm"]).size()
     assert (counts == measured.SEEDS * len(measured.RATES)).all()
     assert measured.same_as(runs) == {"fedbn": "fedavg", "mimelite": "fedavg", "mimesvrg": "mime"}
+
+
+def test_every_experiment_is_on_the_page_of_its_paper() -> None:
+    report = runpy.run_path(str(HOME / "report.py"))
+    texts = {name: (HOME / f"{name}.md").read_text("utf-8") for name in report["PAPERS"]}
+    shown = {
+        name: [f"{each.name}.md)" in text or f"reproduce {each.name}`" in text for each in report["of_paper"](name)]
+        for name, text in texts.items()
+    }
+    assert all(all(each) for each in shown.values())
+    assert sum(map(len, shown.values())) == len(names())
 
 
 def test_curves_of_experiments_are_up_to_date() -> None:

@@ -7,26 +7,34 @@
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from undrift.recommendation import page as all_algorithms
 from undrift.reproduce import curves, page, stored
-from undrift.reproduce.experiment import find, names
+from undrift.reproduce.experiment import Experiment, Figure, find, names
+from undrift.reproduce.measures import measure_named
 from undrift.reproduce.results import Results
-from undrift.reproduce.verdicts import verdicts
+from undrift.reproduce.verdicts import Outcome, verdicts
 
 HOME = Path(__file__).parent
 RESULTS = HOME / "results"
-BEGIN, END = "<!-- table: claims -->\n", "<!-- end -->\n"
+BEGIN, END = "<!-- table: verdicts -->\n", "<!-- end -->\n"
+ABOUT = tomllib.loads((HOME / "papers.toml").read_text("utf-8"))
+PAPERS: dict[str, dict[str, Any]] = ABOUT["papers"]  # by the name of their page
 
 
 def pages() -> dict[Path, str]:
     """Paths and contents."""
-    found = {HOME / f"{each.experiment.name}.md": page.markdown(each, picture(each)) for each in results()}
+    there = results()
+    found = {HOME / f"{each.experiment.name}.md": page.markdown(each, picture(each)) for each in there}
+    found |= {HOME / f"{name}.md": paper_page(name, there) for name in PAPERS}
     front = HOME / "index.md"
     before, _, rest = front.read_text("utf-8").partition(BEGIN)
     found[HOME / "grand.md"] = all_algorithms.markdown()
-    return found | {front: f"{before}{BEGIN}\n{claims()}\n{END}{rest.partition(END)[2]}"}
+    return found | {front: f"{before}{BEGIN}\n{summary(there)}\n{winners(there)}\n{END}{rest.partition(END)[2]}"}
 
 
 def picture(of: Results) -> str:
@@ -46,18 +54,80 @@ def results() -> list[Results]:
     return [stored.read(RESULTS / experiment.folder, experiment) for experiment in known]
 
 
-def claims() -> str:
-    """A row per claim, those of experiments that were not run last."""
-    rows, there = [["paper", "claim", "verdict", "why"], ["---"] * 4], results()
+def of_paper(name: str) -> list[Experiment]:
+    return [each for each in map(find, names()) if each.paper == PAPERS[name]["paper"]]
+
+
+def summary(there: Sequence[Results]) -> str:
+    """How many claims of each paper have which verdict."""
+    outcomes = [str(each) for each in Outcome if each is not Outcome.UNTESTED]
+    rows = []
+    for name, about in PAPERS.items():
+        claims = sum(len(each.claims) for each in of_paper(name))
+        found = [
+            str(one.outcome) for each in there if each.experiment.paper == about["paper"] for one in verdicts(each)
+        ]
+        counts = [found.count(outcome) for outcome in outcomes]
+        rows.append([f"[{about['paper']}]({name}.md)", str(claims), *map(str, counts), str(claims - sum(counts))])
+    return table(["paper", "claims", *outcomes, "not run"], rows)
+
+
+def winners(there: Sequence[Results]) -> str:
+    """The best of every case in every measure that the paper prints, here and there."""
+    rows = []
     for each in there:
         of = each.experiment
-        for found in verdicts(each):
-            named = f"[{of.paper}, {of.table}]({of.name}.md)"
-            rows.append([named, found.claim.text, f"**{found.outcome}**", found.reason])
-    for of in map(find, sorted(set(names()) - {each.experiment.name for each in there})):
-        command = f"`undrift reproduce {of.name}`"
-        rows += [[f"{of.paper}, {of.table}", claim.text, "not run yet", command] for claim in of.claims]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+        for name in [figures.measure for figures in of.figures if figures.measure != "best round"]:
+            for case in each.records:
+                own = [row for row in each.table(name) if row.case == case]
+                sign = 1 if measure_named(name).higher_is_better else -1
+                here = [row for row in own if row.here.values]
+                paper = [row for row in own if row.paper is not None]
+                cells = [f"[{of.paper}, {of.table}]({of.name}.md)", measure_named(name).text, case or "–"]
+                cells.append(max(here, key=lambda row: sign * row.here.mean).label if here else "–")
+                cells.append(max(paper, key=lambda row: sign * (row.paper or Figure(0)).value).label if paper else "–")
+                rows.append([*cells, f"{len(each.labels(case))} of {len(of.entries)}"])
+    return table(
+        ["experiment", "measure", "case", "best here", "best of the same in the paper", "algorithms run"], rows
+    )
+
+
+def paper_page(name: str, there: Sequence[Results]) -> str:
+    """Verdicts, what differed, and what was not run and why."""
+    experiments, run = of_paper(name), {each.experiment.name: each for each in there}
+    paper = PAPERS[name]["paper"]
+    judged = [
+        [f"[{each.table}]({each.name}.md)", one.claim.text, f"**{one.outcome}**", one.reason]
+        for each in experiments
+        if each.name in run
+        for one in verdicts(run[each.name])
+    ]
+    lines = [f"# {paper}", "", "How verdicts are made: [do the cures work?](index.md)", "", "## Claims", ""]
+    lines += [table(["experiment", "claim", "verdict", "why"], judged) if judged else "No experiment was run yet.\n"]
+    lines += ["## What differed", "", *(f"* {each}" for each in PAPERS[name]["differences"]), ""]
+    left = [
+        [
+            each.table,
+            "<br>".join(claim.text for claim in each.claims) or "–",
+            reason(each),
+            f"`undrift reproduce {each.name}`",
+        ]
+        for each in experiments
+        if each.name not in run
+    ]
+    lines += ["## Not run", "", table(["experiment", "claims", "why", "command"], left)] if left else []
+    return "\n".join(lines)
+
+
+def reason(of: Experiment) -> str:
+    """Why an experiment was not run."""
+    data = {str(of.settings_of(case)["data.name"]) for case in of.cases}
+    missing = sorted(data & set(ABOUT["not_at_hand"]))
+    return f"data not at hand: {', '.join(missing)}" if missing else "not run yet"
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "".join(f"| {' | '.join(row)} |\n" for row in [heads, ["---"] * len(heads), *rows])
 
 
 def main() -> None:
