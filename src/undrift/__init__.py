@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from undrift.methods.codecs import Half
     from undrift.methods.private import Privacy
     from undrift.plugins.pgvc import PGVC
+    from undrift.recommendation.choose import Recommendation, recommend
     from undrift.simulation.callbacks import Callback
     from undrift.simulation.compare import compare
     from undrift.simulation.comparison import Comparison
@@ -36,6 +37,7 @@ __all__ = [
     "Half",
     "Interrupted",
     "Privacy",
+    "Recommendation",
     "Run",
     "Tuning",
     "algorithms",
@@ -43,6 +45,7 @@ __all__ = [
     "data",
     "draw_drift",
     "models",
+    "recommend",
     "resume",
     "simulate",
     "trackers",
@@ -67,6 +70,8 @@ _HOMES = {
     "simulate": "simulation.simulate",
     "Tuning": "tuning.tuner",
     "tune": "tuning.tuner",
+    "Recommendation": "recommendation.choose",
+    "recommend": "recommendation.choose",
     "draw_drift": "two_clients.picture",
 }
 

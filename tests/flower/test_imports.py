@@ -23,7 +23,19 @@ print(json.dumps(sorted(set(sys.modules) - theirs)))
 """
 NEEDED = {"undrift", "filelock", "safetensors"}  # besides PyTorch, Flower and what they import
 NOT_FOR_CLIENTS = (
-    *("bench", "cli", "explain", "flower.server", "overview", "profile", "reproduce", "trackers", "tuning", "ui"),
+    *(
+        "bench",
+        "cli",
+        "explain",
+        "flower.server",
+        "overview",
+        "profile",
+        "recommendation",
+        "reproduce",
+        "trackers",
+        "tuning",
+        "ui",
+    ),
     *("reporting.report", "reporting.charts", "reporting.table", "simulation.run", "simulation.loop"),
     *("simulation.compare", "simulation.simulate", "simulation.on_ray", "engines.compiled", "data.picture"),
 )

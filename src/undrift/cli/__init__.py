@@ -11,6 +11,7 @@ from undrift.cli import (
     export,
     flower,
     listing,
+    recommend,
     report,
     reproduce,
     resume,
@@ -23,5 +24,21 @@ from undrift.cli.group import app, main
 
 __all__ = ["app", "main"]
 
-for command in (run, compare, tune, resume, export, report, ui, listing, explain, data, show, reproduce, flower, bench):
+for command in (
+    run,
+    compare,
+    tune,
+    resume,
+    export,
+    report,
+    ui,
+    listing,
+    explain,
+    data,
+    show,
+    recommend,
+    reproduce,
+    flower,
+    bench,
+):
     command.register(app)

@@ -24,7 +24,7 @@ class, by Dirichlet(0.1), by Dirichlet(1) and IID, ten of a hundred clients a ro
 {", ".join(map(str, measured.RATES))} with {measured.SEEDS} seeds: {measured.ROUNDS} rounds of {measured.STEPS} steps
 with {measured.BATCH} samples, plain SGD, clients weighted by their samples, LeNet on Fashion-MNIST, LeNet-5 on
 CIFAR-10. A tenth of every client's training samples was held out; the rate with the best accuracy on them is the one
-that is shown, where one at which a seed diverged comes after all others.
+that is shown, where one at which a seed diverged comes after all others. `undrift recommend` answers from them.
 
 What this cannot say:
 

@@ -1,0 +1,100 @@
+"""A user's situation, and the measured settings that are nearest to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from undrift.core import check
+from undrift.data.partition import owners
+from undrift.recommendation.measured import CLASSES, CLIENTS, COHORT, PARTITIONS, TASKS
+
+_SAMPLES = 600  # of every client, where a partition is drawn to be measured
+_MOST_CLIENTS = 100  # that are drawn: more do not change the mean
+
+
+@dataclass(frozen=True)
+class Situation:
+    """How many clients there are, how many take part in a round, and how much they differ."""
+
+    clients: int
+    participation: float
+    skew: float  # mean earth mover's distance of the clients' classes to those of all samples: 0 alike, 1 disjoint
+    split: str  # in words
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """A kind of setting that was measured, with one data set or both."""
+
+    partition: str
+    part: str  # of the clients in a round
+    tasks: tuple[str, ...]
+    skew: float
+
+    @property
+    def text(self) -> str:
+        return f"{self.partition}, {'all of' if self.part == 'all' else f'{COHORT} of'} {CLIENTS[self.part]} clients"
+
+
+def situation(
+    clients: int,
+    participation: float,
+    classes_per_client: float | None,
+    alpha: float | None,
+    partition: str | None,
+    classes: int,
+) -> Situation:
+    """Checks what is given."""
+    check.integer("clients", clients, 1)
+    check.integer("classes", classes, 2)
+    check.number("participation", participation, 0, 1, open_low=True)
+    given = [value is not None for value in (classes_per_client, alpha, partition)]
+    if sum(given) != 1:
+        raise ValueError(
+            f"say how clients differ by one of classes_per_client, alpha (of a Dirichlet distribution) and partition, "
+            f"got {'none' if not any(given) else sum(given)} of them"
+        )
+    if classes_per_client is not None:
+        check.number("classes_per_client", classes_per_client, 1, classes)
+        text = f"{classes_per_client:g} of {classes} classes per client"
+        return Situation(clients, participation, 1 - classes_per_client / classes, text)
+    if alpha is not None:
+        check.number("alpha", alpha, 0, open_low=True)
+    scheme = f"dirichlet:{alpha:g}" if partition is None else partition
+    if not isinstance(scheme, str):
+        raise TypeError(f"partition must be a text such as 'dirichlet:0.1', got {check.shown(scheme)}")
+    return Situation(clients, participation, skew(scheme, min(clients, _MOST_CLIENTS), classes), scheme)
+
+
+@cache
+def skew(scheme: str, clients: int, classes: int = CLASSES) -> float:
+    """How much clients differ: the mean earth mover's distance, by a partition of equally frequent classes."""
+    labels = np.arange(clients * _SAMPLES) % classes
+    owner = owners(scheme, labels, clients)
+    kept = owner >= 0
+    table = np.zeros((clients, classes))
+    np.add.at(table, (owner[kept], labels[kept]), 1)
+    table = table[table.sum(1) > 0]
+    shares = table / table.sum(1, keepdims=True)
+    return float(np.abs(shares - 1 / classes).sum(1).mean() / 2)
+
+
+def nearest(given: Situation, stored: Collection[str]) -> list[Nearest]:
+    """Kinds of settings of which some are stored: participation by its logarithm first, then by skew; nearest first."""
+    found = []
+    for part, clients in CLIENTS.items():
+        for name, scheme in PARTITIONS.items():
+            tasks = tuple(task for task in stored if (TASKS[task].partition, TASKS[task].clients) == (scheme, clients))
+            if tasks:
+                found.append(Nearest(name, part, tasks, skew(scheme, clients)))
+
+    def distance(each: Nearest) -> tuple[float, float]:
+        ratio = math.log(given.participation * CLIENTS[each.part] / COHORT)
+        return abs(ratio), abs(given.skew - each.skew)
+
+    return sorted(found, key=distance)
