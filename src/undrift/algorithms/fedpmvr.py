@@ -134,8 +134,9 @@ class FedPMVR(Algorithm):
     Elsewhere:
         Algorithm 1 both keeps the momentum (line 2) and zeroes it every round (line 11); `keep_momentum` chooses. Eq. 7
         averages clients by samples, as here by default; line 27, Eq. 2 and the first author's code uniformly:
-        `weighting="uniform"`. That code is ``FedPMVR(form="drift", accumulate=True, layers=1)``: its last two tensors
-        are one layer.
+        `weighting="uniform"`. That code (Pranabiitp/FedPMVR) is meant as ``FedPMVR(form="drift", accumulate=True,
+        layers=1)``, its last two tensors being one layer, but looks for indices -2 and -1 among 0, 1, ... and so never
+        corrects anything: what it computes is FedAvg.
     """
 
     alpha: float = 0.1
