@@ -84,15 +84,18 @@ def test_traffic_is_bounded() -> None:
 
 def test_near_is_participation_then_how_much_clients_differ() -> None:
     assert skew("classes:2", 10) == pytest.approx(0.8)
-    given = situation(50, 0.02, None, 1.2, None, 10)
-    assert (nearest(given, measured.TASKS)[0].partition, nearest(given, measured.TASKS)[0].part) == (
-        "Dirichlet 1",
-        "10 %",
-    )
-    two = nearest(situation(5, 1.0, 2, None, None, 10), measured.TASKS)
-    assert [each.partition for each in two[:2]] == ["one class", "Dirichlet 0.1"]
-    both = nearest(situation(5, 1.0, 2, None, None, 2), measured.TASKS)  # two of two classes are no skew
-    assert both[0].partition == "IID"
+    (only,), others = nearest(situation(50, 0.02, None, 0.9, None, 10), measured.TASKS)
+    assert (only.partition, only.part) == ("Dirichlet 1", "10 %")
+    assert len(others) == 7
+    (both,), _ = nearest(situation(5, 1.0, 2, None, None, 2), measured.TASKS)  # two of two classes are no skew
+    assert both.partition == "IID"
+
+
+def test_between_two_settings_both_are_asked() -> None:
+    kinds, others = nearest(situation(5, 1.0, 2, None, None, 10), measured.TASKS)
+    assert [each.partition for each in kinds] == ["one class", "Dirichlet 0.1"]
+    assert [each.partition for each in others[:2]] == ["Dirichlet 1", "IID"]
+    assert {each.part for each in kinds} == {"all"}
 
 
 @pytest.mark.parametrize(

@@ -104,8 +104,8 @@ def recommend(
 def _answer(
     given: Situation, found: Outcomes, same: dict[str, str], can_keep_state: bool, traffic: float | None
 ) -> Recommendation:
-    first, *others = nearest(given, found)
-    tasks = _comparable(found, first)
+    kinds, others = nearest(given, found)
+    tasks = [task for kind in kinds for task in _comparable(found, kind)]
     everywhere = [name for name in found[tasks[0]] if all(name in found[task] for task in tasks) and name not in same]
     names = [name for name in everywhere if _allowed(found, name, can_keep_state, traffic)]
     if not names:
@@ -114,13 +114,13 @@ def _answer(
     verdict, tied = _verdict(found, tasks, rows)
     best = BASELINE if verdict == "no difference shown" else rows[0].algorithm
     notes = _notes(rows, best, can_keep_state)
-    same_part = [each for each in others if each.part == first.part]
+    same_part = [each for each in others if each.part == kinds[0].part]
     if same_part:
         there = _comparable(found, same_part[0])
         shared = [name for name in names if all(name in found[task] for task in there)]
         leader = next(iter(ranks.average_ranks(found, there, shared)))
         notes.append(f"In the next nearest setting ({same_part[0].text}) {leader} has the best rank.")
-    notes += _not_measured(found, first, tasks, everywhere, same)
+    notes += _not_measured(kinds, tasks, everywhere, same)
     return Recommendation(
         algorithm=best,
         answer=_sentence(rows, best, verdict),
@@ -128,7 +128,7 @@ def _answer(
         sure=_sure(rows, verdict, tied, len(tasks)),
         rows=tuple(rows),
         settings=tuple(tasks),
-        distance=tuple(_distance(given, first)),
+        distance=tuple(_distance(given, kinds)),
         notes=tuple(notes),
     )
 
@@ -150,7 +150,7 @@ def _rows(found: Outcomes, tasks: list[str], names: list[str]) -> list[Row]:
     against = {name: ranks.difference(found, tasks, name, BASELINE) for name in order}
     p = {name: math.nan if name == BASELINE else against[name].t for name in order}
     corrected = dict(zip(p, holm(list(p.values())).tolist(), strict=True))
-    return [
+    rows = [
         Row(
             algorithm=name,
             rank=rank,
@@ -166,6 +166,7 @@ def _rows(found: Outcomes, tasks: list[str], names: list[str]) -> list[Row]:
         )
         for name, rank in order.items()
     ]
+    return sorted(rows, key=lambda row: (row.rank, -row.accuracy))
 
 
 def _verdict(found: Outcomes, tasks: list[str], rows: list[Row]) -> tuple[Verdict, list[str]]:
@@ -213,11 +214,13 @@ def _sure(rows: list[Row], verdict: Verdict, tied: list[str], tasks: int) -> str
     return f"No difference from FedAvg is shown ({runs}{better}).{tie}"
 
 
-def _distance(given: Situation, first: Nearest) -> list[str]:
-    share = COHORT / CLIENTS[first.part]
+def _distance(given: Situation, kinds: list[Nearest]) -> list[str]:
+    share = COHORT / CLIENTS[kinds[0].part]
+    there = list_text([f"{kind.skew:.2f}" for kind in kinds])
     lines = [
-        f"Nearest setting: {first.text}. Yours: {given.split}, {given.clients:,} clients.",
-        f"How much clients differ (0 alike, 1 no class in common): {given.skew:.2f} in yours, {first.skew:.2f} there.",
+        f"Nearest {'setting' if len(kinds) == 1 else 'settings'}: {list_text([kind.text for kind in kinds])}. "
+        f"Yours: {given.split}, {given.clients:,} clients.",
+        f"How much clients differ (0 alike, 1 no class in common): {given.skew:.2f} in yours, {there} there.",
     ]
     if abs(math.log(given.participation / share)) > 0.1:
         lines.append(f"Participation: {100 * given.participation:g} % in yours, {100 * share:g} % there: far away.")
@@ -246,9 +249,7 @@ def _notes(rows: list[Row], best: str, can_keep_state: bool) -> list[str]:
     return notes
 
 
-def _not_measured(
-    found: Outcomes, kind: Nearest, tasks: list[str], everywhere: list[str], same: dict[str, str]
-) -> list[str]:
+def _not_measured(kinds: list[Nearest], tasks: list[str], everywhere: list[str], same: dict[str, str]) -> list[str]:
     notes = []
     absent = [name for name in ALGORITHMS if name not in everywhere and name not in same]
     if absent:
@@ -256,6 +257,7 @@ def _not_measured(
     wanted = {
         task
         for task, each in measured.TASKS.items()
+        for kind in kinds
         if each.partition == measured.PARTITIONS[kind.partition] and each.clients == CLIENTS[kind.part]
     }
     if left := sorted(wanted - set(tasks)):

@@ -84,8 +84,12 @@ def skew(scheme: str, clients: int, classes: int = CLASSES) -> float:
     return float(np.abs(shares - 1 / classes).sum(1).mean() / 2)
 
 
-def nearest(given: Situation, stored: Collection[str]) -> list[Nearest]:
-    """Kinds of settings of which some are stored: participation by its logarithm first, then by skew; nearest first."""
+def nearest(given: Situation, stored: Collection[str]) -> tuple[list[Nearest], list[Nearest]]:
+    """Kinds of settings of which some are stored: those to answer from, and the others, the nearest first.
+
+    Participation counts first, by its logarithm, then skew. It is answered from the nearest, or from two that the given
+    one lies between, if the second is at most twice as far.
+    """
     found = []
     for part, clients in CLIENTS.items():
         for name, scheme in PARTITIONS.items():
@@ -97,4 +101,10 @@ def nearest(given: Situation, stored: Collection[str]) -> list[Nearest]:
         ratio = math.log(given.participation * CLIENTS[each.part] / COHORT)
         return abs(ratio), abs(given.skew - each.skew)
 
-    return sorted(found, key=distance)
+    first, *others = sorted(found, key=distance)
+    gap = given.skew - first.skew
+    for each in others:
+        beyond = (given.skew - each.skew) / gap if gap else 0.0  # negative on the other side
+        if each.part == first.part and -2 <= beyond < 0:
+            return [first, each], [other for other in others if other is not each]
+    return [first], others
