@@ -29,12 +29,18 @@ PAPERS: dict[str, dict[str, Any]] = ABOUT["papers"]  # by the name of their page
 def pages() -> dict[Path, str]:
     """Paths and contents."""
     there = results()
-    found = {HOME / f"{each.experiment.name}.md": page.markdown(each, picture(each)) for each in there}
+    found = {HOME / f"{each.experiment.name}.md": experiment_page(each) for each in there}
     found |= {HOME / f"{name}.md": paper_page(name, there) for name in PAPERS}
     front = HOME / "index.md"
     before, _, rest = front.read_text("utf-8").partition(BEGIN)
     found[HOME / "grand.md"] = all_algorithms.markdown()
     return found | {front: f"{before}{BEGIN}\n{summary(there)}\n{winners(there)}\n{END}{rest.partition(END)[2]}"}
+
+
+def experiment_page(of: Results) -> str:
+    home = next(name for name, about in PAPERS.items() if about["paper"] == of.experiment.paper)
+    others = f"All claims of the paper, and what differed: [{of.experiment.paper}]({home}.md)"
+    return f"{page.markdown(of, picture(of)).rstrip()}\n\n{others}\n"
 
 
 def picture(of: Results) -> str:
