@@ -85,15 +85,9 @@ def _cells(row: Row) -> list[str]:
         f"{row.rank:.1f}",
         f"{100 * row.accuracy:.1f} %",
         "" if baseline else f"{100 * row.over_fedavg:+.1f}",
-        "" if baseline else _evidence(row),
+        "" if baseline else row.certain,
         f"{row.traffic:.2f}×",
         ", ".join(f"{rate:g}" for rate in row.rates),
         str(row.lost) if row.lost else "–",
         "at clients" if row.keeps_state else "of clients, at server" if row.server_per_client >= 0.5 else "–",
     ]
-
-
-def _evidence(row: Row) -> str:
-    if row.p_corrected < 0.05:
-        return "yes"
-    return "likely" if row.p < 0.05 else "no"

@@ -38,6 +38,13 @@ class Row:
     keeps_state: bool  # clients do
     server_per_client: float  # models that the server keeps for every client
 
+    @property
+    def certain(self) -> str:
+        """Whether it is better or worse than FedAvg: after the correction, before it, or neither."""
+        if self.p_corrected < LEVEL:
+            return "yes"
+        return "likely" if self.p < LEVEL else "no"
+
 
 @dataclass(frozen=True)
 class Recommendation:

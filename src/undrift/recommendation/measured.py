@@ -41,10 +41,6 @@ class Task(NamedTuple):
     clients: int
     rounds: int
 
-    @property
-    def participation(self) -> float:
-        return COHORT / self.clients
-
 
 TASKS = {
     f"{data}, {name}, {part}": Task(data, model, partition, clients, ROUNDS)

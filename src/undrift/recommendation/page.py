@@ -129,7 +129,7 @@ def advice(found: Outcomes, tasks: Sequence[str], order: Ranks) -> list[str]:
         f"chosen for "
         "both.",
         f"**Nobody wins everywhere.** {len(winners)} algorithms come first in {len(tasks)} settings. The best average "
-        f"rank has {_linked(first)} ({average[first]:.1f}), and Nemenyi's test does not tell it from {tied} of "
+        f"rank has {_linked(first)} ({average[first]:.1f}), and Nemenyi's test does not separate it from {tied} of "
         f"the other "
         f"{len(names) - 1}.",
         _alike_or_not(found, alike, different),
@@ -210,17 +210,15 @@ def _accuracies(found: Outcomes) -> str:
         "## Accuracy\n",
         "Test accuracy after the last round in percent, mean ± standard deviation over seeds, then the rate. Bold: the "
         "best of a column, and all that a paired t test over its three seeds (p < 0.05, not corrected for their "
-        "number) "
-        "does not show to be worse. *n lost*: seeds that diverged, or whose training loss exploded, at the chosen "
-        "rate; "
-        "they are left out of the mean. –: all were lost. An empty cell was not measured.\n",
+        "number) does not show to be worse. *n lost*: seeds that diverged, or whose training loss exploded, at the "
+        "chosen rate; they are left out of the mean. –: all were lost. An empty cell was not measured.\n",
     ]
     for data in MODELS:
         tasks = [task for task in found if TASKS[task].data == data]
         if not tasks:
             continue
         bests = {task: _best(found, task) for task in tasks}
-        bold = {task: {best, *ranks.not_told_from(found, task, best)} for task, best in bests.items()}
+        bold = {task: {best, *ranks.not_significantly_worse(found, task, best)} for task, best in bests.items()}
         names = [name for name in ALGORITHMS if any(name in found[task] for task in tasks)]
         heads = ["", *(task.removeprefix(f"{data}, ").replace(" %", f"{NBSP}%") for task in tasks)]
         body = [
@@ -246,7 +244,7 @@ def _winners(found: Outcomes, same: dict[str, str]) -> str:
     for task, each in found.items():
         names = [name for name in each if name not in same]
         first, second = sorted(names, key=lambda name: -each[name].score)[:2]
-        tied = [name for name in ranks.not_told_from(found, task, first) if name not in same]
+        tied = [name for name in ranks.not_significantly_worse(found, task, first) if name not in same]
         body.append(
             [
                 task,
@@ -256,7 +254,7 @@ def _winners(found: Outcomes, same: dict[str, str]) -> str:
                 f"{len(tied)} of {len(names) - 1}",
             ]
         )
-    heads = ["setting", "first", "second", "FedAvg", "not told from the first"]
+    heads = ["setting", "first", "second", "FedAvg", "not significantly worse"]
     return f"## Winners\n\n{_table(heads, body)}"
 
 
@@ -268,8 +266,7 @@ def _ranks(found: Outcomes, tasks: Sequence[str], order: Ranks) -> str:
         f"Average ranks of {len(table)} algorithms over {order.tasks} settings by mean accuracy, 1 for the best; a run "
         f"that was lost counts 0. Friedman's test that all are alike: {friedman}. By Nemenyi's test, ranks more than "
         f"**{order.critical_difference:.1f}** apart differ (p < 0.05). *Over FedAvg*: how likely a run is better "
-        f"than one "
-        "of FedAvg's in the same setting, with its 95 % interval over seeds."
+        "than one of FedAvg's in the same setting, with its 95 % interval over seeds."
     ]
     if left_out:
         said.append(f"Left out, as not all algorithms were measured: {'; '.join(left_out)}.")
@@ -309,8 +306,7 @@ def _traffic(found: Outcomes, order: Ranks) -> str:
     return (
         "## Accuracy per byte\n\n"
         "All ran for the same number of rounds, so that bytes differ by what a round sends, down and up (exact, "
-        "from the "
-        f"messages; FedAvg with ten clients: {said}).\n\n"
+        f"from the messages; FedAvg with ten clients: {said}).\n\n"
         f"{_table(heads, body)}"
     )
 

@@ -56,16 +56,16 @@ def difference(found: Outcomes, tasks: Iterable[str], first: str, second: str) -
     return paired(ours, theirs)
 
 
-def not_told_from(found: Outcomes, task: str, first: str, level: float = LEVEL) -> list[str]:
+def not_significantly_worse(found: Outcomes, task: str, first: str, level: float = LEVEL) -> list[str]:
     """Algorithms of a setting that a paired t test over seeds, uncorrected, does not show to be worse than the first.
 
     Without those that lost a seed.
     """
-    told = []
+    tied = []
     for name, outcome in found[task].items():
         if name == first or outcome.failed or not outcome.accuracies:
             continue
         p = difference(found, [task], first, name).t
         if not p < level:
-            told.append(name)
-    return told
+            tied.append(name)
+    return tied
