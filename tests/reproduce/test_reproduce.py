@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import runpy
+from dataclasses import replace
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -167,6 +171,11 @@ def records(**accuracies: list[float | None]) -> list[Record]:
     ]
 
 
+def trained() -> list[Record]:
+    """As they are stored."""
+    return [Record("A", 0, history(0.5).assign(bytes_down=1, bytes_up=1), {}, {})]
+
+
 def results(of: Experiment, **cases: list[Record]) -> Results:
     return Results(of, cases, {}, fast=False)
 
@@ -187,7 +196,7 @@ class TestVerdicts:
     def test_of_some_of_the_cases(self, tiny: Experiment) -> None:
         (found,) = verdicts(results(tiny, one=records(A=[0.90, 0.91, 0.92], B=[0.80, 0.811, 0.822])))
         assert found.outcome is Outcome.PARTLY
-        assert found.reason.endswith("in 1 with p < 0.05; 1\u00a0other not run")
+        assert found.reason.endswith("ahead of B, with p < 0.05; 1\u00a0other not run")
 
     def test_within_the_spread(self, tiny: Experiment) -> None:
         text = TINY.replace("B = 70", "B = [79.5, 0.5]").replace('better = "A"', 'better = "A"\ncases = ["one"]')
@@ -203,10 +212,21 @@ class TestVerdicts:
         assert found.outcome is Outcome.PARTLY
         assert found.reason == "A is ahead in 1 of 2 comparisons, in 1 with p < 0.05; behind B (one)"
 
+    def test_ahead_of_some_by_chance_is_not_reproduced(self, tiny: Experiment) -> None:
+        behind = records(A=[0.7, 0.7, 0.7], B=[0.80, 0.811, 0.822])
+        noisy = records(A=[0.90, 0.80, 0.92], B=[0.85, 0.85, 0.85])
+        (found,) = verdicts(results(tiny, one=behind, two=noisy))
+        assert found.outcome is Outcome.NOT
+        assert found.reason == "A is ahead in 1 of 2 comparisons, in 0 with p < 0.05; behind B (one)"
+
     def test_of_one_that_diverged(self, tiny: Experiment) -> None:
         assert self.outcome(tiny, one=records(A=[None, None], B=[0.8, 0.8])) is Outcome.NOT
         assert self.outcome(tiny, one=records(A=[0.2, 0.2], B=[None, None])) is Outcome.PARTLY
         assert results(tiny, one=records(A=[0.2, None])).values("one", "A", "best").without == 1
+
+    def test_one_that_diverged_is_in_the_table(self, tiny: Experiment) -> None:
+        shown = page.table(results(tiny, two=records(A=[0.2, 0.2], B=[None, None])), "best")
+        assert [row[-1] for row in shown] == ["here", "20.00\u00a0±\u00a00.00", "– (no value of 2\u00a0seeds)"]
 
     def test_of_what_was_not_run(self, tiny: Experiment) -> None:
         assert self.outcome(tiny, one=records(B=[0.8])) is Outcome.UNTESTED
@@ -216,7 +236,16 @@ class TestVerdicts:
         late = [Record("B", seed, history(0.1, 0.2, 0.8), {}, {}) for seed in range(2)]
         early = [Record("A", seed, history(0.1, 0.7, 0.8), {}, {}) for seed in range(2)]
         (found,) = verdicts(results(read("tiny", text), one=[*late, *early]))
-        assert found.reason.startswith("A is ahead in 1 of 1")
+        assert found.reason.startswith("A is ahead of B")
+
+    def test_one_that_never_reaches_a_target_would_need_a_round_more_at_least(self) -> None:
+        text = TINY.replace('measure = "best"\nbetter', 'measure = "rounds to 70 %"\ncases = ["one"]\nbetter')
+        never = [Record("B", seed, history(*[0.1] * 40), {}, {}) for seed in range(3)]
+        early = [Record("A", seed, history(*[0.1] * (seed + 1), 0.8), {}, {}) for seed in range(3)]
+        (found,) = verdicts(results(read("tiny", text), one=[*never, *early]))
+        assert found == (found.claim, Outcome.REPRODUCED, "A is ahead of B, with p < 0.05")
+        (other,) = verdicts(results(read("tiny", text.replace('better = "A"', 'better = "B"')), one=[*never, *early]))
+        assert other == (other.claim, Outcome.NOT, "B is behind A, with p < 0.05")
 
 
 def test_measures() -> None:
@@ -240,6 +269,45 @@ def test_it_is_run_stored_and_continued(tiny: Experiment, tmp_path: Path) -> Non
     assert page.markdown(again) == page.markdown(whole)
     row = whole.table("best")[0]
     assert row.difference == row.here.mean - 80
+
+
+def test_parts_that_were_run_apart_are_added_in_the_order_of_the_experiment(tiny: Experiment, tmp_path: Path) -> None:
+    stored.write(run(plan(tiny), tmp_path / "whole"), tmp_path / "whole")
+    for case, label in (("two", "B"), ("one", "B"), ("two", "A"), ("one", "A"), ("one", "B")):
+        home = tmp_path / f"{case}-{label}"
+        stored.write(run(plan(tiny, only=[case, label]), home), home)
+        stored.add(home, tmp_path / "added")
+    for name in (stored.HISTORIES, stored.ABOUT):
+        assert (tmp_path / "added" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_campaign_runs_what_is_not_stored(
+    tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    campaign = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "reproduction" / "campaign.py"))
+    threads = SimpleNamespace(Pool=ThreadPool)  # processes would not know the experiment
+    monkeypatch.setattr("multiprocessing.get_context", lambda kind: threads)
+    given = ["campaign.py", "--results", str(tmp_path / "results"), "--runs", str(tmp_path / "runs")]
+    for lines in (["tiny --only one,A --seeds 1"], ["tiny --only one --seeds 1", "tiny --seeds 1 --rounds 2"]):
+        monkeypatch.setattr("sys.argv", [*given, *lines])
+        campaign["main"]()
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "1/1 tiny one A",
+        "1/3 tiny one B",
+        "2/3 tiny two A",
+        "3/3 tiny two B",
+    ]
+    found = stored.read(tmp_path / "results" / "tiny")
+    assert {case: found.labels(case) for case in found.records} == {"one": ["A", "B"], "two": ["A", "B"]}
+    assert (found.rounds("one"), found.rounds("two"), found.seeds("one")) == (4, 2, 1)
+
+
+def test_results_of_another_experiment_are_not_added(tiny: Experiment, tmp_path: Path) -> None:
+    for name in ("mine", "theirs"):
+        (tmp_path / name).mkdir()
+        stored.write(results(replace(tiny, name=name), one=trained()), tmp_path / name)
+    with pytest.raises(ValueError, match=r"has results of theirs, .* of mine"):
+        stored.add(tmp_path / "theirs", tmp_path / "mine")
 
 
 def test_all_that_is_measured_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ class Measure(NamedTuple):
     higher_is_better: bool = True
     percent: bool = True
     needs_predictions: bool = False  # of the final model; what is stored without them has a column of its name
+    at_least: Callable[[Record], float] | None = None  # what a run without a value would have at least
 
 
 def _best(run: Record) -> float:
@@ -95,6 +96,10 @@ def _rounds_to(target: float) -> Callable[[Record], float]:
     return reached
 
 
+def _one_more_round(run: Record) -> float:
+    return float(run.history["round"].max()) + 1
+
+
 MEASURES = {
     "best": Measure("Best accuracy", _best),
     "best round": Measure("Round of the best accuracy", _best_round, higher_is_better=False, percent=False),
@@ -147,7 +152,7 @@ def measure_named(name: str) -> Measure:
         return MEASURES[name]
     if target := re.fullmatch(r"rounds to ([\d.]+) %", name):
         percent = float(target[1])
-        return Measure(f"Rounds to {percent:g} %", _rounds_to(percent / 100), higher_is_better=False, percent=False)
+        return Measure(f"Rounds to {percent:g} %", _rounds_to(percent / 100), False, False, at_least=_one_more_round)
     if sets := re.fullmatch(r"(set size|coverage) at (\d+) %", name):
         level, at = int(sets[2]) / 100, f"at level {int(sets[2])} %"
         if sets[1] == "coverage":

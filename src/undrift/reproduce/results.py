@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ class Seeds(NamedTuple):
 
     values: Mapping[int, float]
     without: int
+    at_least: Mapping[int, float] = MappingProxyType({})  # of those without, where a measure has a bound
 
     @property
     def runs(self) -> int:
@@ -90,20 +92,24 @@ class Results:
         runs = [record for record in self.records.get(case, ()) if record.label == label]
         values = {record.seed: _scaled(kind, record) for record in runs if not record.failed}
         known = {seed: value for seed, value in values.items() if np.isfinite(value)}
-        return Seeds(known, len(runs) - len(known))
+        bounds = {
+            record.seed: kind.at_least(record)
+            for record in runs
+            if kind.at_least is not None and not record.failed and record.seed not in known
+        }
+        return Seeds(known, len(runs) - len(known), bounds)
 
     def labels(self, case: str) -> list[str]:
         return list(dict.fromkeys(record.label for record in self.records[case]))
 
     def table(self, measure: str) -> list[Row]:
-        """A row per case and algorithm of which the paper or a run has a figure, in the order of the experiment."""
+        """A row per case and algorithm that was run, in the order of the experiment."""
         printed = next((each.values for each in self.experiment.figures if each.measure == measure), {})
-        rows = [
+        return [
             Row(case, label, printed.get(case, {}).get(label), self.values(case, label, measure))
             for case in self.records
             for label in self.labels(case)
         ]
-        return [row for row in rows if row.paper is not None or row.here.values]
 
     @property
     def measures(self) -> list[str]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import gzip
-import json
 import math
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -35,9 +33,7 @@ def write(results: Results, home: Path) -> None:
             for name in measures:
                 found[name] = [*[math.nan] * (len(found) - 1), measure_named(name).of(record)]
             frames.append(found.assign(case=case, algorithm=record.label, seed=record.seed))
-    runs = pd.concat(frames)
-    text = runs[[*_ABOUT_RUNS, *runs.columns.drop(_ABOUT_RUNS)]].round(_DIGITS).to_csv(index=False)
-    files.replace(home / HISTORIES, gzip.compress(text.encode(), mtime=0))
+    _write_histories(pd.concat(frames), home)
     first = next(iter(results.records.values()))[0]
     known = ("device", "undrift", "torch", "python")
     about = {
@@ -46,6 +42,57 @@ def write(results: Results, home: Path) -> None:
         "chosen": {case: each._asdict() for case, each in results.chosen.items()},
         "environment": {key: first.environment[key] for key in known if key in first.environment},
     }
+    files.write_json(home / ABOUT, about)
+
+
+def _write_histories(runs: pd.DataFrame, home: Path) -> None:
+    text = runs[[*_ABOUT_RUNS, *runs.columns.drop(_ABOUT_RUNS)]].round(_DIGITS).to_csv(index=False)
+    files.replace(home / HISTORIES, gzip.compress(text.encode(), mtime=0))
+
+
+def _read_histories(home: Path) -> pd.DataFrame:
+    file = BytesIO(gzip.decompress((home / HISTORIES).read_bytes()))
+    # An algorithm may be called "None".
+    runs = pd.read_csv(file, dtype={"case": str, "algorithm": str}, keep_default_na=False, na_values=[""])
+    return runs.assign(case=runs["case"].fillna(""))
+
+
+def add(part: Path, home: Path) -> None:
+    """Add results of some algorithms or cases to those that are in `home`, in the order of the experiment.
+
+    Of an algorithm that both have in a case, those of `part` are kept.
+    """
+    if not (home / ABOUT).exists():
+        home.mkdir(parents=True, exist_ok=True)
+        for name in (HISTORIES, ABOUT):
+            files.replace(home / name, (part / name).read_bytes())
+        return
+    new, about, own = _read_histories(part), files.read_json(home / ABOUT), files.read_json(part / ABOUT)
+    if own["experiment"] != about["experiment"]:
+        raise ValueError(f"{part} has results of {own['experiment']}, {home} of {about['experiment']}")
+    old = _read_histories(home)
+    pair = ["case", "algorithm"]
+    replaced = pd.MultiIndex.from_frame(old[pair]).isin(pd.MultiIndex.from_frame(new[pair]))
+    experiment = find(about["experiment"])
+    cases = list(experiment.cases)
+    labels = [each.label for each in experiment.entries]
+
+    def position(column: pd.Series) -> pd.Series:
+        order = {"case": cases, "algorithm": labels}.get(str(column.name))
+        return column if order is None else column.map(order.index)
+
+    runs = pd.concat([old[~replaced], new]).sort_values([*_ABOUT_RUNS, "round"], key=position, kind="stable")
+    _write_histories(runs, home)
+    chosen = about["chosen"]
+    for case, found in own["chosen"].items():
+        there = chosen.get(case, {"algorithms": {}, "tried": []})
+        algorithms = there["algorithms"] | found["algorithms"]
+        tried = [each for each in there["tried"] if each[0] not in found["algorithms"]] + found["tried"]
+        chosen[case] = {
+            "algorithms": {label: algorithms[label] for label in labels if label in algorithms},
+            "tried": sorted(tried, key=lambda each: labels.index(each[0])),
+        }
+    about["chosen"] = {case: chosen[case] for case in cases if case in chosen}
     files.write_json(home / ABOUT, about)
 
 
@@ -59,11 +106,7 @@ def _thinned(history: pd.DataFrame) -> pd.DataFrame:
 
 def read(home: Path, experiment: Experiment | None = None) -> Results:
     """The results of an experiment, or of another one that looks at the same runs."""
-    about: dict[str, Any] = json.loads((home / ABOUT).read_text("utf-8"))
-    file = BytesIO(gzip.decompress((home / HISTORIES).read_bytes()))
-    # An algorithm may be called "None".
-    runs = pd.read_csv(file, dtype={"case": str, "algorithm": str}, keep_default_na=False, na_values=[""])
-    runs["case"] = runs["case"].fillna("")
+    about, runs = files.read_json(home / ABOUT), _read_histories(home)
     records: dict[str, list[Record]] = {}
     for (case, label, seed), history in runs.groupby(["case", "algorithm", "seed"], sort=False):
         record = Record(str(label), int(str(seed)), history.reset_index(drop=True), {}, about["environment"])

@@ -59,18 +59,30 @@ def _verdict(results: Results, claim: Claim) -> Verdict:
 def _better(results: Results, claim: Claim, pairs: Sequence[Pair], corrected: Array) -> Verdict:
     """*Reproduced*: the same order with significance, or all figures within the paper's spread.
 
-    *Partly*: the same order without, or only against some. *Not*: against none.
+    *Partly*: the same order without significance, or with it against some. *Not*: otherwise; ahead of some by chance is
+    what an algorithm that makes no difference would be, too.
     """
     ahead = [pair for pair in pairs if pair.ahead]
     sure = [pair for pair, p in zip(pairs, corrected, strict=True) if pair.ahead and p < LEVEL]
-    reason = f"{claim.better} is ahead in {len(ahead)} of {len(pairs)} comparisons, in {len(sure)} with p < {LEVEL}"
-    if behind := [pair for pair in pairs if not pair.ahead]:
-        reason += f"; behind {list_text([_named(pair, claim) for pair in behind])}"
+    reason = _one(claim, pairs[0], corrected[0]) if len(pairs) == 1 else _several(claim, pairs, len(sure))
     if len(sure) == len(pairs):
         return Verdict(claim, Outcome.REPRODUCED, reason)
     if len(ahead) == len(pairs) and _all_within(results, claim):
         return Verdict(claim, Outcome.REPRODUCED, f"{reason}; all figures are within the paper's spread")
-    return Verdict(claim, Outcome.PARTLY if ahead else Outcome.NOT, reason)
+    return Verdict(claim, Outcome.PARTLY if sure or len(ahead) == len(pairs) else Outcome.NOT, reason)
+
+
+def _one(claim: Claim, pair: Pair, p: float) -> str:
+    known = f"with p < {LEVEL}" if p < LEVEL else f"not with p < {LEVEL}"
+    return f"{claim.better} is {'ahead of' if pair.ahead else 'behind'} {pair.other}, {known}"
+
+
+def _several(claim: Claim, pairs: Sequence[Pair], sure: int) -> str:
+    behind = [_named(pair, claim) for pair in pairs if not pair.ahead]
+    reason = (
+        f"{claim.better} is ahead in {len(pairs) - len(behind)} of {len(pairs)} comparisons, in {sure} with p < {LEVEL}"
+    )
+    return f"{reason}; behind {list_text(behind)}" if behind else reason
 
 
 def _equal(claim: Claim, pairs: Sequence[Pair], corrected: Array) -> Verdict:
@@ -79,7 +91,9 @@ def _equal(claim: Claim, pairs: Sequence[Pair], corrected: Array) -> Verdict:
     if not tested.all():
         return Verdict(claim, Outcome.UNTESTED, "a difference is tested with two seeds or more that did not fail")
     different = int((corrected < LEVEL).sum())
-    reason = f"{different} of {count_text(len(pairs), 'difference')} have p < {LEVEL}"
+    reason = f"different with p < {LEVEL} in {different} of {len(pairs)} comparisons"
+    if len(pairs) == 1:
+        reason = f"the difference has p {'<' if different else '≥'} {LEVEL}"
     if not different:
         return Verdict(claim, Outcome.REPRODUCED, reason)
     return Verdict(claim, Outcome.NOT if different == len(pairs) else Outcome.PARTLY, reason)
@@ -97,13 +111,18 @@ def _pairs(results: Results, claim: Claim) -> list[Pair]:
 
 
 def _pair(case: str, other: str, mine: Seeds, theirs: Seeds, claim: Claim) -> Pair:
-    """An algorithm of which no run has a value is behind one that has."""
-    if not mine.values or not theirs.values:
+    """An algorithm of which no run has a value is behind one that has.
+
+    A run that never reached a target counts with one round more than it had, the least that it would have needed.
+    """
+    own, others = {**mine.values, **mine.at_least}, {**theirs.values, **theirs.at_least}
+    if not own or not others:
         return Pair(case, other, bool(mine.values), np.nan)
+    seeds = [seed for seed in own if seed in others]
     sign = 1 if measure_named(claim.measure).higher_is_better else -1
-    seeds = [seed for seed in mine.values if seed in theirs.values]
-    test = paired([sign * mine.values[seed] for seed in seeds], [sign * theirs.values[seed] for seed in seeds])
-    return Pair(case, other, sign * (mine.mean - theirs.mean) > 0, test.t)
+    test = paired([sign * own[seed] for seed in seeds], [sign * others[seed] for seed in seeds])
+    lead = sign * float(np.mean([*own.values()]) - np.mean([*others.values()]))
+    return Pair(case, other, bool(mine.values) and lead > 0, test.t)
 
 
 def _named(pair: Pair, claim: Claim) -> str:

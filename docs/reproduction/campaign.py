@@ -1,0 +1,104 @@
+"""Runs experiments in parts, an algorithm in a case each, on several processes, and adds them to the stored results.
+
+    python docs/reproduction/campaign.py "fedhbm-table3 --only non-IID --seeds 3" fedpmvr-table1-fmnist \\
+        [--device cuda] [--workers 8] [--results docs/reproduction/results] [--runs DIR]
+
+An argument has the options `--only`, `--seeds` and `--rounds` of `undrift reproduce`. Parts that are stored already are
+not repeated, and those that were interrupted continue where DIR is the same. `make reproduction-report` then writes
+the pages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import shlex
+import time
+import traceback
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from undrift.reproduce import stored
+from undrift.reproduce.experiment import find
+from undrift.reproduce.plan import plan
+from undrift.reproduce.run import run
+from undrift.simulation.progress import hidden
+from undrift.storage.comparison import unique_folder
+
+RESULTS = Path(__file__).parent / "results"
+
+
+class Part(NamedTuple):
+    name: str
+    case: str
+    label: str
+    seeds: int | None
+    rounds: int | None
+    device: str
+    runs: Path
+
+    @property
+    def home(self) -> Path:
+        return self.runs / self.name / unique_folder(f"{self.case} {self.label}")
+
+
+def measure(part: Part) -> tuple[Part, float, str]:
+    """Runs a part; the seconds that it took, and what went wrong."""
+    begun = time.perf_counter()
+    only = [each for each in (part.label, part.case) if each]
+    try:
+        whole = plan(find(part.name), seeds=part.seeds, rounds=part.rounds, only=only)
+        with hidden():
+            results = run(replace(whole, changed={**whole.changed, "run.device": part.device}), part.home)
+        stored.write(results, part.home)
+        error = ""
+    except Exception:
+        error = traceback.format_exc()
+    return part, time.perf_counter() - begun, error
+
+
+def parts(line: str, device: str, runs: Path, results: Path) -> list[Part]:
+    """Of an experiment, as it is given, those that are not stored."""
+    parser = argparse.ArgumentParser(prog="an experiment")
+    parser.add_argument("name")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument("--rounds", type=int)
+    given = parser.parse_args(shlex.split(line))
+    experiment = find(given.name)
+    name = experiment.folder
+    chosen = plan(find(name), only=[each.strip() for each in given.only.split(",") if each.strip()])
+    home = results / name
+    there = stored.read(home).records if home.exists() else {}
+    known = {(case, record.label) for case, records in there.items() for record in records}
+    return [
+        Part(name, case, label, given.seeds, given.rounds, device, runs)
+        for case in chosen.cases
+        for label in chosen.algorithms
+        if (case, label) not in known
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("experiments", nargs="+")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--runs", type=Path, default=Path("reproduction"))
+    given = parser.parse_args()
+    once: dict[tuple[str, ...], Part] = {}
+    for line in given.experiments:
+        for part in parts(line, given.device, given.runs.absolute(), given.results):
+            once.setdefault((part.name, part.case, part.label), part)  # of one that is given twice the first
+    todo = list(once.values())
+    with multiprocessing.get_context("spawn").Pool(given.workers) as pool:
+        for done, (part, seconds, error) in enumerate(pool.imap_unordered(measure, todo), start=1):
+            print(f"{done}/{len(todo)} {part.name} {part.case} {part.label}: {seconds:.0f} s {error}", flush=True)
+            if not error:
+                stored.add(part.home, given.results / part.name)
+
+
+if __name__ == "__main__":
+    main()
