@@ -30,6 +30,8 @@ def test_names_are_kept_apart_and_where_they_belong() -> None:
     assert curves._spread_out([0.1, 0.5], 0.1) == pytest.approx([0.1, 0.5])
     assert curves._spread_out([0.5, 0.5, 0.5], 0.1) == pytest.approx([0.4, 0.5, 0.6])
     assert curves._spread_out([0.1, 0.5, 0.52, 0.55], 0.1) == pytest.approx([0.1, 0.42333, 0.52333, 0.62333], abs=1e-4)
+    assert curves._spread_out([0.98, 0.99, 1.0], 0.1) == pytest.approx([0.8, 0.9, 1.0])
+    assert curves._spread_out([0.0, 0.01, 0.99], 0.1) == pytest.approx([0.0, 0.1, 0.99])
 
 
 def test_every_algorithm_has_a_name_and_every_case_a_panel() -> None:

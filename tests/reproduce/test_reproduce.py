@@ -196,7 +196,7 @@ class TestVerdicts:
     def test_of_some_of_the_cases(self, tiny: Experiment) -> None:
         (found,) = verdicts(results(tiny, one=records(A=[0.90, 0.91, 0.92], B=[0.80, 0.811, 0.822])))
         assert found.outcome is Outcome.PARTLY
-        assert found.reason.endswith("ahead of B, with p < 0.05; 1\u00a0other not run")
+        assert found.reason.endswith("ahead of B, with p < 0.05; 1\u00a0comparison not run")
 
     def test_within_the_spread(self, tiny: Experiment) -> None:
         text = TINY.replace("B = 70", "B = [79.5, 0.5]").replace('better = "A"', 'better = "A"\ncases = ["one"]')

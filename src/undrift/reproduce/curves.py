@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 POINTS = 40  # of a curve, at most: each is the mean over a window of rounds
 BASELINE = "FedAvg"
 _COLUMNS = 2  # panels beside each other
-_WIDE, _HIGH, _APART = 5.4, 3.6, 0.062  # inches of a panel; names, as a share of its height
+_WIDE, _HIGH = 5.4, 3.6  # inches of a panel
+_NAMES = 16  # that fit beside a panel of this height; it is higher where there are more
 _HUES = 5  # of the others, before they come again, dashed
 
 
@@ -79,7 +80,8 @@ def _figure(results: Results) -> Figure:
 
     columns = min(_COLUMNS, len(results.records))
     rows = -(-len(results.records) // columns)
-    figure = Figure(figsize=(_WIDE * columns, _HIGH * rows), layout="constrained")
+    most = max(len(results.labels(case)) for case in results.records)
+    figure = Figure(figsize=(_WIDE * columns, _HIGH * max(1.0, most / _NAMES) * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, sharey=True).flatten()
     for axes in grid[len(results.records) :]:
         axes.set_visible(False)
@@ -114,7 +116,7 @@ def _name_curves(axes: Axes) -> None:
         ((end, line) for end, line in ends if not str(line.get_label()).startswith("_")), key=lambda each: each[0]
     )
     low, high = axes.get_ylim()
-    heights = _spread_out([(end - low) / (high - low) for end, _ in named], _APART)
+    heights = _spread_out([(end - low) / (high - low) for end, _ in named], 1 / max(_NAMES, len(named)))
     for (end, line), height in zip(named, heights, strict=True):
         axes.text(
             1.02,
@@ -128,7 +130,7 @@ def _name_curves(axes: Axes) -> None:
 
 
 def _spread_out(places: Sequence[float], gap: float) -> list[float]:
-    """Ascending places, moved as little as it takes to keep them `gap` apart: groups that touch stay centred."""
+    """Ascending places, moved to be `gap` apart and from 0 to 1; groups that touch stay centred where there is room."""
     groups: list[tuple[float, int]] = []  # where a group's middle is, and how many are in it
     for place in places:
         middle, count = place, 1
@@ -136,4 +138,6 @@ def _spread_out(places: Sequence[float], gap: float) -> list[float]:
             other, more = groups.pop()
             middle, count = (other * more + middle * count) / (more + count), more + count
         groups.append((middle, count))
-    return [middle + (number - (count - 1) / 2) * gap for middle, count in groups for number in range(count)]
+    found = [middle + (number - (count - 1) / 2) * gap for middle, count in groups for number in range(count)]
+    most = [1 - (len(found) - 1 - number) * gap for number in range(len(found))]
+    return [max(number * gap, min(place, most[number])) for number, place in enumerate(found)]

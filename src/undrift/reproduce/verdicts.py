@@ -53,7 +53,7 @@ def _verdict(results: Results, claim: Claim) -> Verdict:
     judged = _equal(claim, pairs, corrected) if claim.equal else _better(results, claim, pairs, corrected)
     if not left or judged.outcome in (Outcome.NOT, Outcome.UNTESTED):
         return judged
-    return Verdict(claim, Outcome.PARTLY, f"{judged.reason}; {count_text(left, 'other')} not run")
+    return Verdict(claim, Outcome.PARTLY, f"{judged.reason}; {count_text(left, 'comparison')} not run")
 
 
 def _better(results: Results, claim: Claim, pairs: Sequence[Pair], corrected: Array) -> Verdict:
