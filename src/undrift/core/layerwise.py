@@ -25,13 +25,13 @@ def parameter_norms(tree: Tree, layers: Layers) -> Tensor:
 
 def together(lengths: Tensor, layers: Layers) -> Tensor:
     """The norms of layers [..., 1 + L] from those of their parameters [..., P]."""
-    return _sums(lengths.square(), layers).sqrt()
+    return _squares(lengths, layers).sqrt()
 
 
 def products(tree: Tree, other: Tree, layers: Layers) -> Tensor:
     """Inner products of two trees [1 + L]."""
     pairs = zip(_values(tree, layers), _values(other, layers), strict=True)
-    return _sums(torch.stack([(a * b).sum() for a, b in pairs]), layers)
+    return _sums(torch.stack([torch.dot(a.flatten(), b.flatten()) for a, b in pairs]), layers)
 
 
 # Stacked trees: every tensor has a leading axis [n], one row per client.
@@ -39,8 +39,13 @@ def products(tree: Tree, other: Tree, layers: Layers) -> Tensor:
 
 def row_norms(stacked: Tree, layers: Layers) -> Tensor:
     """Of every row [n, 1 + L]."""
+    return row_squares(stacked, layers).sqrt()
+
+
+def row_squares(stacked: Tree, layers: Layers) -> Tensor:
+    """Squared norms of every row [n, 1 + L]."""
     lengths = [torch.linalg.vector_norm(_flat(value), dim=1) for value in _values(stacked, layers)]
-    return together(torch.stack(lengths, dim=1), layers)
+    return _squares(torch.stack(lengths, dim=1), layers)
 
 
 def row_products(stacked: Tree, other: Tree, layers: Layers) -> Tensor:
@@ -57,6 +62,10 @@ def pair_products(stacked: Tree, other: Tree, layers: Layers) -> Tensor:
 
 def _values(tree: Tree, layers: Layers) -> Iterator[Tensor]:
     return (tree[name] for names in layers.values() for name in names)
+
+
+def _squares(lengths: Tensor, layers: Layers) -> Tensor:
+    return _sums(lengths.square(), layers)
 
 
 def _sums(figures: Tensor, layers: Layers) -> Tensor:

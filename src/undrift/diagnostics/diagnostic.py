@@ -66,18 +66,22 @@ class Seen:
     def mean_gradient_norm(self) -> Tensor:
         return layerwise.norms(self.mean_gradient, self.layers)
 
+    @cached_property
+    def mean_of_update_norms(self) -> Tensor:
+        return self.mean(self.update_norms)
+
     def mean(self, figures: Tensor) -> Tensor:
         """Σ p_i over clients [n, 1 + L]."""
         return (self.weights[:, None] * figures).sum(0)
 
     def mean_cosine(self, cosines: Tensor) -> Tensor:
         """The same over clients that have a direction: of others the cosine is NaN."""
-        known = ~cosines.isnan()
-        return self.mean(torch.where(known, cosines, 0)) / self.mean(known)
+        weighted = self.weights[:, None] * cosines
+        return weighted.nansum(0) / self.mean(weighted == weighted)  # NaN is not equal to itself
 
     def spread(self, rows: Tree, centre: Tree) -> Tensor:
         """Σ p_i ‖row_i − centre‖² [1 + L]."""
-        return self.mean(layerwise.row_norms(tree.sub(rows, centre), self.layers).square())
+        return self.mean(layerwise.row_squares(tree.sub(rows, centre), self.layers))
 
 
 @dataclass(frozen=True)
@@ -105,5 +109,5 @@ def cosine(product: Tensor, norm: Tensor, other: Tensor) -> Tensor:
 
 def lowest(figures: Tensor) -> Tensor:
     """Over clients; NaN where none has a figure."""
-    found = torch.where(figures.isnan(), torch.inf, figures).amin(0)
-    return torch.where(found.isinf(), torch.nan, found)
+    found = figures.nan_to_num(nan=torch.inf).amin(0)
+    return found.masked_fill(found.isinf(), torch.nan)

@@ -19,14 +19,14 @@ def _norm(seen: Seen) -> Tensor:
 
 def _dissimilarity(seen: Seen) -> Tensor:
     full = seen.gradients[Gradient.FULL]
-    squares = seen.mean(layerwise.row_norms(full, seen.layers).square())
+    squares = seen.mean(layerwise.row_squares(full, seen.layers))
     delta, norm = seen.spread(full, seen.mean_gradient).sqrt(), seen.mean_gradient_norm
     return torch.stack([delta, squares.sqrt() / norm, norm])
 
 
 def _noise(seen: Seen) -> Tensor:
     difference = tree.sub(seen.gradients[Gradient.BATCH], seen.gradients[Gradient.FULL])
-    return seen.mean(layerwise.row_norms(difference, seen.layers).square()).sqrt()[None]
+    return seen.mean(layerwise.row_squares(difference, seen.layers)).sqrt()[None]
 
 
 def _bound(seen: Seen) -> Tensor:

@@ -13,7 +13,7 @@ _DISPLACEMENT = frozenset({Observation.DISPLACEMENT})
 
 
 def _distance(seen: Seen) -> Tensor:
-    return torch.stack([seen.mean(seen.update_norms), seen.update_norms.amax(0)])
+    return torch.stack([seen.mean_of_update_norms, seen.update_norms.amax(0)])
 
 
 def _cosine(seen: Seen) -> Tensor:
@@ -40,7 +40,7 @@ def _variance(seen: Seen) -> Tensor:
 
 
 def _ratio(seen: Seen) -> Tensor:
-    return (seen.mean_update_norm / seen.mean(seen.update_norms))[None]
+    return (seen.mean_update_norm / seen.mean_of_update_norms)[None]
 
 
 DIAGNOSTICS = (
