@@ -51,7 +51,8 @@ def picture(of: Results) -> str:
 def pictures() -> dict[Path, bytes]:
     """Paths and contents."""
     own = [each for each in results() if not each.experiment.runs_of]
-    return {HOME / picture(each): curves.svg(each) for each in own}
+    drawn = {HOME / picture(each): curves.svg(each) for each in own}
+    return drawn | {HOME / all_algorithms.DIAGRAM: all_algorithms.diagram()}
 
 
 def results() -> list[Results]:

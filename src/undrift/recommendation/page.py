@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
+from undrift.core.extras import needs
 from undrift.overview import algorithms as known
 from undrift.recommendation import measured, ranks
 from undrift.recommendation.measured import ALGORITHMS, BASELINE, MODELS, TASKS, Outcome, Outcomes
+from undrift.reporting import rank_diagram
 from undrift.reporting.significance import Ranks
 from undrift.reporting.wording import MISSING, NBSP, count_text, list_text
 from undrift.statistics.samples import LEVEL
 
+DIAGRAM = "grand.svg"  # beside the page
 _FIRST = 3  # algorithms that a sentence names
 _DATA = {"fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 _DIFFERENT = ("Dirichlet 0.1", "one class")  # partitions whose clients differ much
@@ -44,13 +49,36 @@ What this cannot say:
 def markdown() -> str:
     """The whole page."""
     found, same = measured.stored(), measured.same_as(measured.rows())
-    tasks, names = ranks.complete(found)
-    names = [name for name in names if name not in same]
-    order = ranks.ranks(found, tasks, names)
+    tasks, order = _order()
     parts = [f"{_INTRODUCTION}{_edge(found)}", _missing(found), _coincide(same), "## Which algorithm should I use?\n"]
     parts.append("".join(f"{number}. {line}\n" for number, line in enumerate(advice(found, tasks, order), 1)))
     parts += [_accuracies(found), _winners(found, same), _ranks(found, tasks, order), _traffic(found, order)]
     return "\n".join(parts)
+
+
+@cache
+def _order() -> tuple[list[str], Ranks]:
+    """The settings of the ranks, and the ranks of algorithms, of which those that coincide count once."""
+    found, same = measured.stored(), measured.same_as(measured.rows())
+    tasks, names = ranks.complete(found)
+    return tasks, ranks.ranks(found, tasks, [name for name in names if name not in same])
+
+
+def diagram() -> bytes:
+    """The critical-difference diagram as SVG: the same bytes for the same results and version of matplotlib."""
+    with needs("plot"):
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+
+    order = _order()[1]
+    table = order.table.assign(label=[label(str(name)) for name in order.table["label"]])
+    named = replace(order, table=table, nemenyi=order.nemenyi.rename(index=label, columns=label))
+    written = io.BytesIO()
+    with rc_context({"svg.hashsalt": "undrift", "svg.fonttype": "none"}):
+        figure = Figure(figsize=(8.5, 1.2 + 0.22 * len(table)))
+        rank_diagram.draw(named, figure.subplots())
+        figure.savefig(written, format="svg", facecolor="white", bbox_inches="tight", metadata={"Date": None})
+    return b"\n".join(line.rstrip() for line in written.getvalue().splitlines()) + b"\n"
 
 
 def _edge(found: Outcomes) -> str:
@@ -266,7 +294,8 @@ def _ranks(found: Outcomes, tasks: Sequence[str], order: Ranks) -> str:
         f"Average ranks of {len(table)} algorithms over {order.tasks} settings by mean accuracy, 1 for the best; a run "
         f"that was lost counts 0. Friedman's test that all are alike: {friedman}. By Nemenyi's test, ranks more than "
         f"**{order.critical_difference:.1f}** apart differ (p < 0.05). *Over FedAvg*: how likely a run is better "
-        "than one of FedAvg's in the same setting, with its 95 % interval over seeds."
+        "than one of FedAvg's in the same setting, with its 95 % interval over seeds. In the picture a bar joins "
+        "algorithms that the test does not tell apart."
     ]
     if left_out:
         said.append(f"Left out, as not all algorithms were measured: {'; '.join(left_out)}.")
@@ -279,7 +308,8 @@ def _ranks(found: Outcomes, tasks: Sequence[str], order: Ranks) -> str:
         lost = f"{100 * _lost(found, tasks, name):.0f}{NBSP}%"
         body.append([_linked(name), f"{rank:.1f}", _percent(mean), over, str(wins), lost])
     heads = ["", "average rank", "mean accuracy", "over FedAvg", "settings won", "runs lost at all rates"]
-    return f"## Ranks\n\n{' '.join(said)}\n\n{_table(heads, body)}"
+    drawing = f"![Average ranks; a bar joins algorithms that Nemenyi's test does not tell apart]({DIAGRAM})"
+    return f"## Ranks\n\n{' '.join(said)}\n\n{drawing}\n\n{_table(heads, body)}"
 
 
 def _traffic(found: Outcomes, order: Ranks) -> str:
