@@ -26,7 +26,7 @@ def draw(ranks: Ranks, axes: Axes | None = None) -> Axes:
     average = ranks.table.set_index("label")["average_rank"]
     # Labels are any text: {} and $ in them are no formulas.
     shown = {label: f"{label} ({rank:.2f})" for label, rank in average.items()}
-    critical_difference_diagram(
+    drawn = critical_difference_diagram(
         average.rename(shown),
         ranks.nemenyi.rename(index=shown, columns=shown),
         ax=axes,
@@ -38,6 +38,8 @@ def draw(ranks: Ranks, axes: Axes | None = None) -> Axes:
         crossbar_props={"color": "black", "linewidth": 3},
         text_h_margin=0.05 * (count - 1),
     )
+    for (bar,) in drawn["crossbars"]:  # its points are in the order of a set, which differs between processes
+        bar.set_xdata(sorted(bar.get_xdata()))
     axes.set_xlim(1 - 0.05 * (count - 1), count + 0.05 * (count - 1))
     axes.set_xticks(range(1, count + 1))
     return axes
