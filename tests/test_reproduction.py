@@ -67,6 +67,19 @@ def test_what_is_stored_of_all_algorithms_is_known() -> None:
     assert measured.same_as(runs) == {"fedbn": "fedavg", "mimelite": "fedavg", "mimesvrg": "mime"}
 
 
+def test_times_of_all_algorithms_are_stored_and_measured_in_turns() -> None:
+    stored = measured.times()
+    assert list(stored) == measured.TIME_COLUMNS
+    assert (stored.ratio > 0).all()
+    for _, each in stored.groupby(["device", "clients"]):
+        assert [measured.BASELINE, *each.algorithm] == list(measured.ALGORITHMS)
+    script = runpy.run_path(str(HOME / "times.py"))
+    script["measure"].__globals__["SAMPLES"] = 400
+    rows = script["measure"]("all", "cpu", ["mime"], 1)
+    assert list(rows) == measured.TIME_COLUMNS
+    assert rows.ratio.item() > 0
+
+
 def test_every_experiment_is_on_the_page_of_its_paper() -> None:
     report = runpy.run_path(str(HOME / "report.py"))
     texts = {name: (HOME / f"{name}.md").read_text("utf-8") for name in report["PAPERS"]}

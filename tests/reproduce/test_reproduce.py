@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
@@ -267,6 +268,10 @@ def test_it_is_run_stored_and_continued(tiny: Experiment, tmp_path: Path) -> Non
     for mine, theirs in zip(again.table("best"), whole.table("best"), strict=True):
         assert mine.here.mean == pytest.approx(theirs.here.mean, abs=1e-4)
     assert page.markdown(again) == page.markdown(whole)
+    assert whole.correct.keys() == again.correct.keys() == {(case, each) for case in ("one", "two") for each in "AB"}
+    for pair, seeds in whole.correct.items():
+        assert seeds.keys() == again.correct[pair].keys() == {0, 1}
+        assert all(np.array_equal(right, again.correct[pair][seed]) for seed, right in seeds.items())
     row = whole.table("best")[0]
     assert row.difference == row.here.mean - 80
 
@@ -277,7 +282,7 @@ def test_parts_that_were_run_apart_are_added_in_the_order_of_the_experiment(tiny
         home = tmp_path / f"{case}-{label}"
         stored.write(run(plan(tiny, only=[case, label]), home), home)
         stored.add(home, tmp_path / "added")
-    for name in (stored.HISTORIES, stored.ABOUT):
+    for name in (stored.HISTORIES, stored.ABOUT, stored.ANSWERS):
         assert (tmp_path / "added" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
@@ -391,6 +396,20 @@ class TestOtherClaims:
         assert self.outcome("equal = true", one=alike, two=apart) is Outcome.PARTLY
         assert self.outcome("equal = true", one=apart, two=apart) is Outcome.NOT
         assert self.outcome("equal = true", one=records(A=[0.9], B=[0.9])) is Outcome.UNTESTED
+
+    def test_by_the_answers_of_the_final_models(self) -> None:
+        """Over seeds the two are the same; over 400 answers one has 20 that the other has not."""
+        text = TINY.replace('better = "A"', 'better = "A"\ncases = ["one"]\nmcnemar = true')
+        mine, theirs = np.ones(200, dtype=bool), np.arange(200) >= 10
+        correct = {("one", label): {0: each, 1: each} for label, each in (("A", mine), ("B", theirs))}
+        noisy = records(A=[0.90, 0.84], B=[0.85, 0.85])
+        without = results(read("tiny", text), one=noisy)
+        assert verdicts(without)[0].reason == "A is ahead of B, not with p < 0.05"
+        assert verdicts(replace(without, correct=correct))[0].outcome is Outcome.REPRODUCED
+        few = {pair: {0: seeds[0][5:]} for pair, seeds in correct.items()}  # of which 5 are different
+        assert verdicts(replace(without, correct=few))[0].outcome is Outcome.PARTLY
+        with pytest.raises(ValueError, match="mcnemar must be true or false, got 1"):
+            read("tiny", text.replace("mcnemar = true", "mcnemar = 1"))
 
     def test_of_two_cases(self) -> None:
         good, bad = records(A=[0.90, 0.91, 0.92]), records(A=[0.80, 0.811, 0.822])

@@ -1,7 +1,8 @@
 """The stored results of all algorithms in sixteen settings, which docs/reproduction/grand.py measured.
 
 A row of the file is a run: every algorithm in every setting, at three rates, with three seeds. Settings and algorithms
-may be missing; whoever reads the results says so.
+may be missing; whoever reads the results says so. How long rounds take was measured apart, by
+docs/reproduction/times.py.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from undrift.overview import algorithms as known
 
 FILE = "algorithms.csv.gz"
 COLUMNS = ["task", "algorithm", "lr", "seed", "held_out", "test", "diverged", "rounds", "bytes"]
+TIMES = "times.csv"
+TIME_COLUMNS = ["device", "clients", "algorithm", "ratio"]
 BASELINE = "fedavg"
 ALGORITHMS = tuple(known())
 
@@ -85,6 +88,13 @@ Outcomes = dict[str, dict[str, Outcome]]  # by setting and algorithm
 def rows() -> pd.DataFrame:
     """All stored runs."""
     with resources.as_file(resources.files("undrift.recommendation").joinpath(FILE)) as path:
+        return pd.read_csv(path)
+
+
+@cache
+def times() -> pd.DataFrame:
+    """How long a round takes, relative to FedAvg's: by device, clients ("10 %", "all") and algorithm."""
+    with resources.as_file(resources.files("undrift.recommendation").joinpath(TIMES)) as path:
         return pd.read_csv(path)
 
 

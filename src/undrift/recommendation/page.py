@@ -19,6 +19,8 @@ from undrift.statistics.samples import LEVEL
 
 DIAGRAM = "grand.svg"  # beside the page
 _FIRST = 3  # algorithms that a sentence names
+_TIMES = (1.1, 1.5, 2.0, 3.0)  # of a round, relative to the baseline's
+_DEVICES = {"cpu": "two CPU cores", "cuda": "one NVIDIA H200"}
 _DATA = {"fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 _DIFFERENT = ("Dirichlet 0.1", "one class")  # partitions whose clients differ much
 _INTRODUCTION = f"""\
@@ -41,8 +43,7 @@ What this cannot say:
 * CIFAR-10 is a JPEG copy: pictures were compressed with loss, so that accuracies may be lower than on the original.
 * It is the server's model that is measured. Algorithms that are made for models of the clients' own (FedBN,
   Per-FedAvg) are not shown at what they are for.
-* Accuracy per second is left out: runs shared a GPU, so that their times say nothing. Times of a round, measured
-  alone: [performance](../performance.md).
+* Runs shared a GPU, so that their own times say nothing: times of a round were measured apart.
 """
 
 
@@ -53,6 +54,7 @@ def markdown() -> str:
     parts = [f"{_INTRODUCTION}{_edge(found)}", _missing(found), _coincide(same), "## Which algorithm should I use?\n"]
     parts.append("".join(f"{number}. {line}\n" for number, line in enumerate(advice(found, tasks, order), 1)))
     parts += [_accuracies(found), _winners(found, same), _ranks(found, tasks, order), _traffic(found, order)]
+    parts.append(_seconds(found, tasks, order))
     return "\n".join(parts)
 
 
@@ -339,6 +341,37 @@ def _traffic(found: Outcomes, order: Ranks) -> str:
         f"from the messages; FedAvg with ten clients: {said}).\n\n"
         f"{_table(heads, body)}"
     )
+
+
+def _seconds(found: Outcomes, tasks: Sequence[str], order: Ranks) -> str:
+    """The best ranks within some multiples of FedAvg's time, of those settings that have the same clients."""
+    names, times = [str(name) for name in order.table["label"]], measured.times()
+    parts = [
+        "## Accuracy per second\n",
+        "All ran for the same number of rounds, so that seconds differ by how long a round takes: relative to FedAvg's "
+        "with LeNet on samples of Fashion-MNIST's size, each algorithm taking turns with FedAvg. Algorithms that pass "
+        "over all samples of a client cost more the more it has: 540 where ten of a hundred clients take part, "
+        "5400 where all of ten do. Ranks are among the settings with these clients. "
+        "`python docs/reproduction/times.py FILE.csv` measures it.\n",
+    ]
+    for (device, part), each in times.groupby(["device", "clients"], sort=False):
+        own = _where(tasks, str(part))
+        taken = {BASELINE: 1.0} | dict(zip(map(str, each["algorithm"]), each["ratio"].astype(float), strict=True))
+        average = ranks.average_ranks(found, own, names)
+        body, before = [], 0.0
+        for limit in (*_TIMES, math.inf):
+            here = sorted((name for name in names if before < taken[name] <= limit), key=taken.__getitem__)
+            inside = [name for name in average if taken[name] <= limit][:_FIRST]
+            if here:
+                listed = ", ".join(f"{label(name)} ({taken[name]:.2f})" for name in here)
+                first = ", ".join(f"{_linked(name)} ({average[name]:.1f})" for name in inside)
+                body.append([f"{limit:g}" if math.isfinite(limit) else "more", listed, first])
+            before = limit
+        heads = ["time of a round at most, FedAvg = 1", "algorithms", "best average ranks with at most that"]
+        clients = count_text(measured.COHORT, "client")
+        where = f"{clients} of {measured.CLIENTS[str(part)]}"
+        parts += [f"**{where}, {_DEVICES[str(device)]}**\n", _table(heads, body)]
+    return "\n".join(parts)
 
 
 def _percent(value: float) -> str:

@@ -27,7 +27,8 @@
     text = "FedDPC has the highest accuracy"
     measure = "best"
     better = "FedDPC"                       # than all others, or `than` some, or itself in the case `than_case`;
-                                            # `equal = true`: not different from them
+                                            # `equal = true`: not different from them;
+                                            # `mcnemar = true`: by McNemar's test on the answers of the final models
 
     [fast]                                  # a short version, for two cores
     "run.rounds" = 20
@@ -93,6 +94,7 @@ class Claim:
     cases: tuple[str, ...]
     equal: bool = False  # that there is no significant difference
     than_case: str = ""  # another case, in which `than` are; "": the same
+    mcnemar: bool = False  # that the answers of the final models differ by McNemar's test, not the measure over seeds
 
 
 @dataclass(frozen=True)
@@ -238,10 +240,11 @@ def _claim(given: Mapping[str, Any], of: Experiment) -> Claim:
     _check_known("algorithm", [given["better"], *than], labels)
     cases = tuple(given.get("cases") or of.cases)
     _check_known("case", [*cases, *filter(None, [than_case])], of.cases)
-    equal = given.get("equal", False)
-    if not isinstance(equal, bool):
-        raise ValueError(f"equal must be true or false, got {check.shown(equal)}")
-    return Claim(given["text"], given["measure"], given["better"], than, cases, equal, than_case)
+    switches = {key: given.get(key, False) for key in ("equal", "mcnemar")}
+    for key, value in switches.items():
+        if not isinstance(value, bool):
+            raise ValueError(f"{key} must be true or false, got {check.shown(value)}")
+    return Claim(given["text"], given["measure"], given["better"], than, cases, than_case=than_case, **switches)
 
 
 def _check_known(what: str, found: Any, known: Any) -> None:

@@ -85,12 +85,20 @@ def markdown(results: Results, picture: str = "") -> str:
     lines += [f"* **{found}** {reason}" for found, reason in sentences(results)]
     if picture:
         lines += ["", f"![Test accuracy over rounds]({picture})", "", _caption(results)]
-    lines += ["", f"Runs: {'; '.join(conditions(results))}.", ""]
+    lines += ["", f"Runs: {'; '.join(conditions(results))}.{_machine(results)}", ""]
     lines += [f"* {remark}" for remark in experiment.remarks]
     lines += ["", "Algorithms as they were run:", ""]
     lines += [f"* {case}{case and ': '}{_choice(each)}" for case, each in results.chosen.items()]
     lines += ["", "## Settings", "", *_settings(results)]
     return "\n".join(lines) + "\n"
+
+
+def _machine(results: Results) -> str:
+    """What they ran on, where it is known."""
+    known = next(iter(results.records.values()))[0].environment
+    if "device" not in known:
+        return ""
+    return f" On {'a CPU' if known['device'] == 'cpu' else known['device']}, torch {known['torch']}."
 
 
 def _caption(results: Results) -> str:

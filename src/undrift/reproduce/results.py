@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ import numpy as np
 from undrift.reporting.record import Record
 from undrift.reproduce.experiment import Experiment, Figure
 from undrift.reproduce.measures import Measure, measure_named
+from undrift.statistics.predictions import Array
 
 
 class Seeds(NamedTuple):
@@ -68,12 +69,16 @@ class Chosen(NamedTuple):
     tried: Sequence[Tried] = ()
 
 
+Correct = dict[int, Array]  # by seed: which test samples the final model answers correctly, bool [n]
+
+
 @dataclass(frozen=True)
 class Results:
     experiment: Experiment
     records: Mapping[str, Sequence[Record]]  # by case
     chosen: Mapping[str, Chosen]  # by case
     fast: bool
+    correct: Mapping[tuple[str, str], Correct] = field(default_factory=dict)  # by case and label, where it was kept
 
     def rounds(self, case: str) -> int:
         return max(int(record.history["round"].max()) for record in self.records[case])
@@ -103,12 +108,21 @@ class Results:
         return list(dict.fromkeys(record.label for record in self.records[case]))
 
     def table(self, measure: str) -> list[Row]:
-        """A row per case and algorithm that was run, in the order of the experiment."""
+        """A row per case and algorithm, in the order of the experiment, without those that have no such figure.
+
+        A run that failed, or never reached a target, would have had one.
+        """
         printed = next((each.values for each in self.experiment.figures if each.measure == measure), {})
-        return [
+        rows = [
             Row(case, label, printed.get(case, {}).get(label), self.values(case, label, measure))
             for case in self.records
             for label in self.labels(case)
+        ]
+        failed = {(case, each.label) for case, runs in self.records.items() for each in runs if each.failed}
+        return [
+            row
+            for row in rows
+            if row.paper is not None or row.here.values or row.here.at_least or (row.case, row.label) in failed
         ]
 
     @property
@@ -119,6 +133,16 @@ class Results:
             *(each.measure for each in self.experiment.claims),
         ]
         return list(dict.fromkeys(found))
+
+
+def correct_answers(records: Mapping[str, Sequence[Record]]) -> dict[tuple[str, str], Correct]:
+    """Of runs that kept their predictions and did not fail."""
+    found: dict[tuple[str, str], Correct] = {}
+    for case, runs in records.items():
+        for record in runs:
+            if record.predictions is not None and not record.failed:
+                found.setdefault((case, record.label), {})[record.seed] = record.predictions.correct
+    return found
 
 
 def _scaled(measure: Measure, record: Record) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 from undrift.core.log import notice
 from undrift.reporting.record import Record
 from undrift.reproduce.plan import Plan
-from undrift.reproduce.results import Chosen, Results, Tried
+from undrift.reproduce.results import Chosen, Results, Tried, correct_answers
 from undrift.simulation.arguments import read_settings
 from undrift.simulation.compare import compare
 from undrift.simulation.vary import Loaded
@@ -27,7 +27,7 @@ def run(plan: Plan, home: Path) -> Results:
         if case:
             notice(f"{plan.experiment.name}: {case}")
         chosen[case], records[case] = _run_case(plan, case, home / folders[case])
-    return Results(plan.experiment, records, chosen, fast=plan.fast)
+    return Results(plan.experiment, records, chosen, fast=plan.fast, correct=correct_answers(records))
 
 
 def _run_case(plan: Plan, case: str, home: Path) -> tuple[Chosen, list[Record]]:

@@ -1,21 +1,25 @@
-"""Results in two small files: the histories of all runs, and how they were made."""
+"""Results in small files: the histories of all runs, how they were made, and which test samples they get right."""
 
 from __future__ import annotations
 
+import base64
 import gzip
+import json
 import math
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from undrift.reporting.record import TIMES, Record
 from undrift.reproduce.experiment import Experiment, find
 from undrift.reproduce.measures import measure_named
-from undrift.reproduce.results import Chosen, Results, Tried
+from undrift.reproduce.results import Chosen, Correct, Results, Tried
 from undrift.storage import files
 
-HISTORIES, ABOUT = "histories.csv.gz", "results.json"
+HISTORIES, ABOUT, ANSWERS = "histories.csv.gz", "results.json", "answers.json.gz"
 _DIGITS = 6  # of accuracies and losses
 _ABOUT_RUNS = ["case", "algorithm", "seed"]
 
@@ -34,6 +38,7 @@ def write(results: Results, home: Path) -> None:
                 found[name] = [*[math.nan] * (len(found) - 1), measure_named(name).of(record)]
             frames.append(found.assign(case=case, algorithm=record.label, seed=record.seed))
     _write_histories(pd.concat(frames), home)
+    _write_answers(results.correct, home)
     first = next(iter(results.records.values()))[0]
     known = ("device", "undrift", "torch", "python")
     about = {
@@ -57,6 +62,26 @@ def _read_histories(home: Path) -> pd.DataFrame:
     return runs.assign(case=runs["case"].fillna(""))
 
 
+def _write_answers(correct: Mapping[tuple[str, str], Correct], home: Path) -> None:
+    """A bit a sample; nothing where no run kept them."""
+    rows = [
+        [case, label, seed, len(right), base64.b64encode(np.packbits(right).tobytes()).decode()]
+        for (case, label), seeds in correct.items()
+        for seed, right in seeds.items()
+    ]
+    if rows:
+        files.replace(home / ANSWERS, gzip.compress(json.dumps(rows).encode(), mtime=0))
+
+
+def _read_answers(home: Path) -> dict[tuple[str, str], Correct]:
+    found: dict[tuple[str, str], Correct] = {}
+    if (home / ANSWERS).exists():
+        for case, label, seed, count, text in json.loads(gzip.decompress((home / ANSWERS).read_bytes())):
+            bits = np.unpackbits(np.frombuffer(base64.b64decode(text), np.uint8), count=count)
+            found.setdefault((case, label), {})[seed] = bits.astype(bool)
+    return found
+
+
 def add(part: Path, home: Path) -> None:
     """Add results of some algorithms or cases to those that are in `home`, in the order of the experiment.
 
@@ -64,8 +89,9 @@ def add(part: Path, home: Path) -> None:
     """
     if not (home / ABOUT).exists():
         home.mkdir(parents=True, exist_ok=True)
-        for name in (HISTORIES, ABOUT):
-            files.replace(home / name, (part / name).read_bytes())
+        for name in (HISTORIES, ABOUT, ANSWERS):
+            if (part / name).exists():
+                files.replace(home / name, (part / name).read_bytes())
         return
     new, about, own = _read_histories(part), files.read_json(home / ABOUT), files.read_json(part / ABOUT)
     if own["experiment"] != about["experiment"]:
@@ -83,6 +109,11 @@ def add(part: Path, home: Path) -> None:
 
     runs = pd.concat([old[~replaced], new]).sort_values([*_ABOUT_RUNS, "round"], key=position, kind="stable")
     _write_histories(runs, home)
+    gone = set(zip(new["case"], new["algorithm"], strict=True))
+    kept = {pair: each for pair, each in _read_answers(home).items() if pair not in gone} | _read_answers(part)
+    _write_answers(
+        {(case, label): kept[case, label] for case in cases for label in labels if (case, label) in kept}, home
+    )
     chosen = about["chosen"]
     for case, found in own["chosen"].items():
         there = chosen.get(case, {"algorithms": {}, "tried": []})
@@ -115,4 +146,5 @@ def read(home: Path, experiment: Experiment | None = None) -> Results:
         case: Chosen(each["algorithms"], [Tried(*one) for one in each["tried"]])
         for case, each in about["chosen"].items()
     }
-    return Results(experiment or find(about["experiment"]), records, chosen, fast=about["fast"])
+    of = experiment or find(about["experiment"])
+    return Results(of, records, chosen, fast=about["fast"], correct=_read_answers(home))

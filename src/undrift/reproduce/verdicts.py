@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -11,8 +11,9 @@ import numpy as np
 from undrift.reporting.wording import count_text, list_text
 from undrift.reproduce.experiment import Claim
 from undrift.reproduce.measures import measure_named
-from undrift.reproduce.results import Results, Seeds
+from undrift.reproduce.results import Correct, Results, Seeds
 from undrift.statistics.predictions import Array
+from undrift.statistics.samples import Answers, mcnemar
 from undrift.statistics.seeds import holm, paired
 
 LEVEL = 0.05
@@ -102,11 +103,16 @@ def _equal(claim: Claim, pairs: Sequence[Pair], corrected: Array) -> Verdict:
 def _pairs(results: Results, claim: Claim) -> list[Pair]:
     found = []
     for case in claim.cases:
+        there = claim.than_case or case
         mine = results.values(case, claim.better, claim.measure)
         for other in claim.than:
-            theirs = results.values(claim.than_case or case, other, claim.measure)
-            if mine.runs and theirs.runs:
-                found.append(_pair(case, other, mine, theirs, claim))
+            theirs = results.values(there, other, claim.measure)
+            if not mine.runs or not theirs.runs:
+                continue
+            pair = _pair(case, other, mine, theirs, claim)
+            if claim.mcnemar:
+                pair = pair._replace(p=_mcnemar(results.correct, (case, claim.better), (there, other)))
+            found.append(pair)
     return found
 
 
@@ -123,6 +129,15 @@ def _pair(case: str, other: str, mine: Seeds, theirs: Seeds, claim: Claim) -> Pa
     test = paired([sign * own[seed] for seed in seeds], [sign * others[seed] for seed in seeds])
     lead = sign * float(np.mean([*own.values()]) - np.mean([*others.values()]))
     return Pair(case, other, bool(mine.values) and lead > 0, test.t)
+
+
+def _mcnemar(correct: Mapping[tuple[str, str], Correct], first: tuple[str, str], second: tuple[str, str]) -> float:
+    """Of the answers in all seeds that both have; NaN where none were kept."""
+    mine, theirs = correct.get(first, {}), correct.get(second, {})
+    seeds = sorted(mine.keys() & theirs.keys())
+    if not seeds:
+        return np.nan
+    return mcnemar(Answers.of(*(np.concatenate([each[seed] for seed in seeds]) for each in (mine, theirs)))).exact
 
 
 def _named(pair: Pair, claim: Claim) -> str:

@@ -1,0 +1,99 @@
+"""The time of a round of every algorithm in the settings of `grand.py`, relative to FedAvg's.
+
+    python docs/reproduction/times.py src/undrift/recommendation/times.csv [--device cuda]
+
+replaces the rows of that device (about ten minutes on two cores). Clients have as many samples as those of
+Fashion-MNIST, a hundred or ten of them, whose pictures are random: time does not depend on them. Every algorithm takes
+turns with FedAvg, so that a busy machine slows both; ratios are medians over turns. `make reproduction-report` then
+writes the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+import undrift as ud
+from undrift.recommendation.measured import (
+    ALGORITHMS,
+    BASELINE,
+    BATCH,
+    CLIENTS,
+    COHORT,
+    MODELS,
+    STEPS,
+    TIME_COLUMNS,
+)
+from undrift.simulation.loop import rounds
+
+SAMPLES, SHAPE = 54_000, (1, 28, 28)  # of Fashion-MNIST, without those that are held out
+
+
+class SingleRounds:
+    """A run that is trained one round at a time."""
+
+    def __init__(self, algorithm: str, samples: int, device: str) -> None:
+        generator = torch.Generator().manual_seed(0)
+        clients = [
+            (torch.rand(samples, *SHAPE, generator=generator), torch.randint(10, (samples,), generator=generator))
+            for _ in range(COHORT)
+        ]
+        run = ud.simulate(
+            algorithm,
+            MODELS["fashion-mnist"],
+            clients,
+            rounds=1_000_000,
+            callbacks=[lambda row, run: True],  # after the first, one round at a time
+            cohort=1.0,
+            steps=STEPS,
+            batch_size=BATCH,
+            lr=1e-6,  # nothing diverges
+            device=device,
+        )
+        run.ended = False
+        self._rounds = rounds([run], (), "raise")
+
+    def train(self) -> float:
+        start = time.perf_counter()
+        next(self._rounds)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+
+def measure(part: str, device: str, algorithms: list[str], turns: int) -> pd.DataFrame:
+    """Of the clients that take part in a round, each has a share of all samples."""
+    samples = SAMPLES // CLIENTS[part]
+    baseline = SingleRounds(BASELINE, samples, device)
+    rows = []
+    for name in algorithms:
+        run = SingleRounds(name, samples, device)
+        run.train()
+        pairs = [(baseline.train(), run.train()) for _ in range(turns)]
+        ratio = statistics.median(own / other for other, own in pairs)
+        rows.append({"device": device, "clients": part, "algorithm": name, "ratio": round(ratio, 2)})
+        print(f"{part:5s} {name:14s} {ratio:6.2f}×", flush=True)
+    return pd.DataFrame(rows)[TIME_COLUMNS]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--turns", type=int, default=5)
+    given = parser.parse_args()
+    others = [name for name in ALGORITHMS if name != BASELINE]
+    found = [measure(part, given.device, others, given.turns) for part in CLIENTS]
+    if given.file.exists():
+        stored = pd.read_csv(given.file)
+        found = [stored[stored.device != given.device], *found]
+    pd.concat(found).to_csv(given.file, index=False)
+
+
+if __name__ == "__main__":
+    main()
