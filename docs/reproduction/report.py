@@ -80,8 +80,8 @@ def summary(there: Sequence[Results]) -> str:
 
 
 def winners(there: Sequence[Results]) -> str:
-    """The best of every case in every measure that the paper prints, here and there."""
-    rows = []
+    """The best in every measure that the paper prints, here and there; cases that have the same in a row."""
+    rows: dict[tuple[str, ...], list[str]] = {}
     for each in there:
         of = each.experiment
         for name in [figures.measure for figures in of.figures if figures.measure != "best round"]:
@@ -90,13 +90,14 @@ def winners(there: Sequence[Results]) -> str:
                 sign = 1 if measure_named(name).higher_is_better else -1
                 here = [row for row in own if row.here.values]
                 paper = [row for row in own if row.paper is not None]
-                cells = [f"[{of.paper}, {of.table}]({of.name}.md)", measure_named(name).text, case or "–"]
-                cells.append(max(here, key=lambda row: sign * row.here.mean).label if here else "–")
-                cells.append(max(paper, key=lambda row: sign * (row.paper or Figure(0)).value).label if paper else "–")
-                rows.append([*cells, f"{len(each.labels(case))} of {len(of.entries)}"])
-    return table(
-        ["experiment", "measure", "case", "best here", "best of the same in the paper", "algorithms run"], rows
-    )
+                best = max(here, key=lambda row: sign * row.here.mean).label if here else "–"
+                printed = max(paper, key=lambda row: sign * (row.paper or Figure(0)).value).label if paper else "–"
+                run = f"{len(each.labels(case))} of {len(of.entries)}"
+                link = f"[{of.paper}, {of.table}]({of.name}.md)"
+                rows.setdefault((link, measure_named(name).text, best, printed, run), []).append(case)
+    cells = [[link, text, ", ".join(cases) or "–", *rest] for (link, text, *rest), cases in rows.items()]
+    heads = ["experiment", "measure", "case", "best here", "best of the same in the paper", "algorithms run"]
+    return table(heads, cells)
 
 
 def paper_page(name: str, there: Sequence[Results]) -> str:
