@@ -315,6 +315,15 @@ def test_results_of_another_experiment_are_not_added(tiny: Experiment, tmp_path:
         stored.add(tmp_path / "theirs", tmp_path / "mine")
 
 
+def test_results_from_another_device_are_not_added(tiny: Experiment, tmp_path: Path) -> None:
+    for device in ("cpu", "NVIDIA H200"):
+        (tmp_path / device).mkdir()
+        runs = [record._replace(environment={"device": device}) for record in trained()]
+        stored.write(results(tiny, one=runs), tmp_path / device)
+    with pytest.raises(ValueError, match=r"from cpu, .* from NVIDIA H200: keep them apart"):
+        stored.add(tmp_path / "cpu", tmp_path / "NVIDIA H200")
+
+
 def test_all_that_is_measured_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Metrics, and what needs the predictions of the final model; also whether a loss exploded since round 1."""
     further = '[[figures]]\nmeasure = "{}"\nvalues = {{ one = {{ A = 1 }} }}\n'

@@ -19,7 +19,7 @@ from undrift.statistics.samples import LEVEL
 
 DIAGRAM = "grand.svg"  # beside the page
 _FIRST = 3  # algorithms that a sentence names
-_TIMES = (1.1, 1.5, 2.0, 3.0)  # of a round, relative to the baseline's
+_TIME_LIMITS = (1.1, 1.5, 2.0, 3.0)  # of a round, relative to the baseline's
 _DEVICES = {"cpu": "two CPU cores", "cuda": "one NVIDIA H200"}
 _DATA = {"fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 _DIFFERENT = ("Dirichlet 0.1", "one class")  # partitions whose clients differ much
@@ -359,7 +359,7 @@ def _seconds(found: Outcomes, tasks: Sequence[str], order: Ranks) -> str:
         taken = {BASELINE: 1.0} | dict(zip(map(str, each["algorithm"]), each["ratio"].astype(float), strict=True))
         average = ranks.average_ranks(found, own, names)
         body, before = [], 0.0
-        for limit in (*_TIMES, math.inf):
+        for limit in (*_TIME_LIMITS, math.inf):
             here = sorted((name for name in names if before < taken[name] <= limit), key=taken.__getitem__)
             inside = [name for name in average if taken[name] <= limit][:_FIRST]
             if here:

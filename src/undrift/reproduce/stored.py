@@ -85,7 +85,7 @@ def _read_answers(home: Path) -> dict[tuple[str, str], Correct]:
 def add(part: Path, home: Path) -> None:
     """Add results of some algorithms or cases to those that are in `home`, in the order of the experiment.
 
-    Of an algorithm that both have in a case, those of `part` are kept.
+    Of an algorithm that both have in a case, those of `part` are kept. Both must be from the same device.
     """
     if not (home / ABOUT).exists():
         home.mkdir(parents=True, exist_ok=True)
@@ -96,6 +96,9 @@ def add(part: Path, home: Path) -> None:
     new, about, own = _read_histories(part), files.read_json(home / ABOUT), files.read_json(part / ABOUT)
     if own["experiment"] != about["experiment"]:
         raise ValueError(f"{part} has results of {own['experiment']}, {home} of {about['experiment']}")
+    here, there = (each["environment"].get("device") for each in (own, about))
+    if here != there:  # which pages name for all of them
+        raise ValueError(f"{part} has results from {here}, {home} from {there}: keep them apart")
     old = _read_histories(home)
     pair = ["case", "algorithm"]
     replaced = pd.MultiIndex.from_frame(old[pair]).isin(pd.MultiIndex.from_frame(new[pair]))
@@ -116,9 +119,9 @@ def add(part: Path, home: Path) -> None:
     )
     chosen = about["chosen"]
     for case, found in own["chosen"].items():
-        there = chosen.get(case, {"algorithms": {}, "tried": []})
-        algorithms = there["algorithms"] | found["algorithms"]
-        tried = [each for each in there["tried"] if each[0] not in found["algorithms"]] + found["tried"]
+        before = chosen.get(case, {"algorithms": {}, "tried": []})
+        algorithms = before["algorithms"] | found["algorithms"]
+        tried = [each for each in before["tried"] if each[0] not in found["algorithms"]] + found["tried"]
         chosen[case] = {
             "algorithms": {label: algorithms[label] for label in labels if label in algorithms},
             "tried": sorted(tried, key=lambda each: labels.index(each[0])),
