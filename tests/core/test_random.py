@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import time
 
 import pytest
@@ -9,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+import kernel_draws
 from undrift.core import random
 from undrift.core.random import Key, Stream
 
@@ -58,6 +61,12 @@ def test_the_same_under_vmap_as_alone(draw: object) -> None:
     alone = torch.stack([draw(key(c), Stream.DROPOUT, 2, (3, 5)) for c in clients])  # type: ignore[operator]
     together = vmap(lambda c: draw(key(c), Stream.DROPOUT, 2, (3, 5)))(clients)  # type: ignore[operator]
     assert torch.equal(together, alone)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+@pytest.mark.skipif("TRITON_INTERPRET" not in os.environ, reason="set TRITON_INTERPRET=1")
+def test_the_kernel_under_the_interpreter() -> None:
+    kernel_draws.compare("cpu")
 
 
 def test_uniform_fills_the_unit_interval() -> None:

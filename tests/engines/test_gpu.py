@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import kernel_draws
 import plain_kernels
 import undrift as ud
 from undrift.core import random
@@ -67,6 +68,7 @@ def close(a: ud.Run, b: ud.Run, tolerance: float = 1e-9) -> bool:
 
 
 def test_draws_are_the_same_bits() -> None:
+    kernel_draws.compare("cuda")
     for client in (0, 5, 2**31):
         here = random.bits(Key(3, 7, torch.tensor(client)), Stream.BATCHES, 2, 1001)
         there = random.bits(Key(3, 7, torch.tensor(client, device="cuda")), Stream.BATCHES, 2, 1001)

@@ -129,6 +129,8 @@ CASES = (
     Case(1, 5, 4, 12, 12, 70, (3, 3), stride=(2, 1), padding=(1, 1), pooled=True),
     Case(2, 4, 64, 6, 6, 64, (5, 5), padding=(2, 2), pooled=True),
     Case(2, 3, 17, 5, 5, 3, (1, 1)),
+    Case(2, 4, 6, 14, 13, 40, (5, 5), pooled=True),
+    Case(3, 3, 1, 9, 8, 6, (5, 3), padding=(2, 1), pooled=True),
 )
 
 

@@ -7,8 +7,10 @@ held in int64, which wraps around the same way everywhere.
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from enum import IntEnum
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,9 +70,28 @@ def philox(counter: tuple[Any, ...], key: tuple[Any, int]) -> tuple[Any, ...]:
 
 def bits(key: Key, stream: int, step: int, count: int) -> Tensor:
     """`count` 32-bit words (int64) [..., count]; a longer draw begins with a shorter one."""
+    if key.client.is_cuda and _has_triton():
+        return by_kernel(key, int(stream), step & _WORD, count)
     blocks = torch.arange((count + 3) // 4, device=key.client.device)
     words = philox((blocks, step & _WORD, key.round, key.client), (key.seed, int(stream)))
     return torch.stack(torch.broadcast_tensors(*words), dim=-1).flatten(-2)[..., :count]
+
+
+@cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def by_kernel(key: Key, stream: int, step: int, count: int) -> Tensor:
+    """The words of `bits`, in one kernel of a GPU."""
+    from undrift.core.random_kernel import Words
+
+    parts = [
+        part.reshape(part.shape[:-1]) if isinstance(part, Tensor) else torch.full_like(key.client.flatten()[0], part)
+        for part in key
+    ]
+    words: Tensor = Words.apply(*parts, stream, step, count)  # type: ignore[no-untyped-call]
+    return words
 
 
 def uniform(key: Key, stream: int, step: int, shape: tuple[int, ...]) -> Tensor:
