@@ -4,7 +4,8 @@
         [--task NAME] [--algorithm NAME]
 
 appends a row per run to the file; runs that are there already are not repeated. `make reproduction-report` then writes
-the page. A tenth of every client's training samples is held out, by which rates are chosen; the test set is measured at
+the page. On one H200, eight workers (with NVIDIA's multi-process service, MPS) measured a pair of algorithm and setting
+in two seconds; those with full passes over clients' samples, which come last, take ten times as long. A tenth of every client's training samples is held out, by which rates are chosen; the test set is measured at
 every rate, and looked at only at the chosen one. Data sets must be there: `undrift data get fashion-mnist cifar10`.
 """
 
@@ -12,6 +13,8 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import traceback
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +37,8 @@ from undrift.recommendation.measured import (
     Task,
 )
 
+FULL_PASSES = ("fedga", "mime", "mimemom", "mimesvrg", "mimelitemom", "perfedavg", "fedpmvr")  # over clients' samples
+
 
 class Job(NamedTuple):
     task: str
@@ -41,6 +46,7 @@ class Job(NamedTuple):
     device: str
 
 
+@lru_cache(maxsize=SEEDS)  # which the algorithms of a setting share
 def federation(task: Task, seed: int) -> tuple[ud.FederatedData, int]:
     """Its test samples are the held-out ones, so many, and then those of the data set."""
     whole = ud.data.load(task.data, partition=task.partition, clients=task.clients, seed=seed)
@@ -100,6 +106,14 @@ def measure(job: Job) -> pd.DataFrame:
     return pd.DataFrame(rows)[COLUMNS]
 
 
+def tried(job: Job) -> tuple[Job, pd.DataFrame | None, str]:
+    """What was measured, or what went wrong."""
+    try:
+        return job, measure(job), ""
+    except Exception:
+        return job, None, traceback.format_exc()
+
+
 def jobs(tasks: list[str], algorithms: list[str], device: str, file: Path) -> list[Job]:
     """Those that are not in the file yet, task by task; the most expensive algorithms last."""
     there = set()
@@ -107,7 +121,7 @@ def jobs(tasks: list[str], algorithms: list[str], device: str, file: Path) -> li
         stored = pd.read_csv(file)
         there = set(zip(stored.task, stored.algorithm, strict=True))
     found = [Job(task, name, device) for task in tasks for name in algorithms if (task, name) not in there]
-    return sorted(found, key=lambda job: job.algorithm.endswith("fsvrg"))
+    return sorted(found, key=lambda job: (job.algorithm.endswith("fsvrg"), job.algorithm in FULL_PASSES))
 
 
 def main() -> None:
@@ -120,8 +134,10 @@ def main() -> None:
     given = parser.parse_args()
     todo = jobs(given.task or list(TASKS), given.algorithm or list(ALGORITHMS), given.device, given.file)
     with multiprocessing.get_context("spawn").Pool(given.workers) as pool:
-        for rows in pool.imap_unordered(measure, todo):
-            rows.to_csv(given.file, mode="a", index=False, header=not given.file.exists())
+        for done, (job, rows, error) in enumerate(pool.imap_unordered(tried, todo), start=1):
+            print(f"{done}/{len(todo)} {job.task}: {job.algorithm} {error}", flush=True)
+            if rows is not None:
+                rows.to_csv(given.file, mode="a", index=False, header=not given.file.exists())
 
 
 if __name__ == "__main__":

@@ -34,6 +34,14 @@ def test_norms(monkeypatch: Patch, order: float) -> None:
     assert math.isnan(private[2])
 
 
+def test_differences(monkeypatch: Patch) -> None:
+    tensors, others = [torch.rand(2, 3), torch.tensor(2.0)], [torch.rand(2, 3), torch.tensor(0.5)]
+    private = torch_private.differences(tensors, others)
+    monkeypatch.delattr(torch, "_foreach_sub")
+    torch.testing.assert_close(torch_private.differences(tensors, others), private, rtol=0, atol=0)
+    assert float(private[1]) == 1.5
+
+
 @pytest.mark.parametrize("private", [True, False])
 def test_copy_all(private: bool, monkeypatch: Patch) -> None:
     if not private:
@@ -44,8 +52,15 @@ def test_copy_all(private: bool, monkeypatch: Patch) -> None:
     torch.testing.assert_close(targets, sources, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("function", [torch_private.norms, lambda none: torch_private.copy_all(none, none)])
-@pytest.mark.parametrize("name", ["_foreach_norm", "_foreach_copy_", None])
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch_private.norms,
+        lambda none: torch_private.copy_all(none, none),
+        lambda none: torch_private.differences(none, none),
+    ],
+)
+@pytest.mark.parametrize("name", ["_foreach_norm", "_foreach_copy_", "_foreach_sub", None])
 def test_no_tensors(function: Any, name: str | None, monkeypatch: Patch) -> None:
     if name is not None:
         monkeypatch.delattr(torch, name)

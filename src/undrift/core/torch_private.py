@@ -24,6 +24,14 @@ def norms(tensors: Sequence[Tensor], order: float = 2) -> list[Tensor]:
     return list(together(list(tensors), order)) if tensors else []
 
 
+def differences(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> list[Tensor]:
+    """Every tensor minus its other one, of the same shape; on a GPU a few kernels for all of them. Not for `vmap`."""
+    together = getattr(torch, "_foreach_sub", None)
+    if together is None:
+        return [a - b for a, b in zip(tensors, others, strict=True)]
+    return list(together(list(tensors), list(others))) if tensors else []
+
+
 def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     """Copies every source into its target; on a GPU a few kernels for all of them."""
     together = getattr(torch, "_foreach_copy_", None)

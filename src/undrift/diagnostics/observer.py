@@ -11,7 +11,7 @@ from torch import Tensor
 
 from undrift.client.layout import Layout
 from undrift.client.task import Observation
-from undrift.core import tree
+from undrift.core import torch_private, tree
 from undrift.core.tree import Nest, Tree
 from undrift.diagnostics.columns import column_name
 from undrift.diagnostics.diagnostic import Diagnostic, Gradient, Seen
@@ -68,7 +68,7 @@ class Observer:
         """
         if missing := self.observe - reports.keys():
             raise ValueError(f"diagnostics need {', '.join(sorted(missing))}, which this algorithm does not report")
-        step = tree.sub(self.method.models(after)[0], self.method.models(before)[0]) if self._previous else {}
+        step = self._step(before, after) if self._previous else {}
         seen = Seen(
             self.layout.named_layers,
             weights,
@@ -79,6 +79,12 @@ class Observer:
         )
         figures = torch.cat([each.measure(seen).flatten() for each in self.diagnostics])
         return figures, after | ({KEY: {"previous": step}} if self._previous else {})
+
+    def _step(self, before: State, after: State) -> Tree:
+        """How far the server's model moved."""
+        new, old = self.method.models(after)[0], self.method.models(before)[0]
+        moved = torch_private.differences(list(new.values()), [old[name] for name in new])
+        return dict(zip(new, moved, strict=True))
 
 
 def check_several_models(diagnostics: Sequence[Diagnostic], method: Method, model: Tree, label: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -16,7 +17,6 @@ from undrift.reporting.wording import count_text, list_text
 from undrift.statistics.samples import LEVEL
 from undrift.statistics.seeds import holm
 
-_ENOUGH = 0.9  # of the algorithms of the fullest setting, for a setting to be looked at
 _NAMED = 4  # algorithms of a tie that are named
 
 Verdict = Literal["clear", "tie", "likely", "no difference shown"]
@@ -112,7 +112,7 @@ def _answer(
     given: Situation, found: Outcomes, same: dict[str, str], can_keep_state: bool, traffic: float | None
 ) -> Recommendation:
     kinds, others = nearest(given, found)
-    tasks = [task for kind in kinds for task in _comparable(found, kind)]
+    tasks = _comparable(found, kinds)
     everywhere = [name for name in found[tasks[0]] if all(name in found[task] for task in tasks) and name not in same]
     names = [name for name in everywhere if _allowed(found, name, can_keep_state, traffic)]
     if not names:
@@ -123,7 +123,7 @@ def _answer(
     notes = _notes(rows, best, can_keep_state)
     same_part = [each for each in others if each.part == kinds[0].part]
     if same_part:
-        there = _comparable(found, same_part[0])
+        there = _comparable(found, same_part[:1])
         shared = [name for name in names if all(name in found[task] for task in there)]
         leader = next(iter(ranks.average_ranks(found, there, shared)))
         notes.append(f"In the next nearest setting ({same_part[0].text}) {leader} has the best rank.")
@@ -140,10 +140,9 @@ def _answer(
     )
 
 
-def _comparable(found: Outcomes, kind: Nearest) -> list[str]:
-    """Settings in which almost all were measured that were measured in any of the kind."""
-    most = max(len(found[task]) for task in kind.tasks)
-    return [task for task in kind.tasks if len(found[task]) >= _ENOUGH * most]
+def _comparable(found: Outcomes, kinds: Sequence[Nearest]) -> list[str]:
+    """Their settings, without those in which too few algorithms were measured to be worth a comparison."""
+    return ranks.complete({task: found[task] for kind in kinds for task in kind.tasks})[0]
 
 
 def _allowed(found: Outcomes, name: str, can_keep_state: bool, traffic: float | None) -> bool:

@@ -326,7 +326,7 @@ def _joint_table(experiments: Sequence[Experiment]) -> tuple[Table, list[int]]:
 
 
 def all_finite(server: State) -> Tensor:
-    return torch.stack([value.isfinite() for value in torch_private.norms(_floats(server), math.inf)]).all()
+    return torch.stack(torch_private.norms(_floats(server), math.inf)).isfinite().all()
 
 
 _OVERWHELMING = 1000  # times what other clients send
