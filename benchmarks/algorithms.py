@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import time
 from dataclasses import fields
 
 import torch
@@ -24,7 +23,7 @@ from rich.table import Table
 
 import undrift as ud
 from undrift import models
-from undrift.simulation.loop import rounds
+from undrift.bench.single_rounds import SingleRounds
 
 IMAGE = (3, 32, 32)
 
@@ -37,32 +36,12 @@ def clients(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     ]
 
 
-class SingleRounds:
-    """A run that is trained one round at a time."""
-
-    def __init__(self, algorithm: str, count: int, device: str | None) -> None:
-        kind = ud.algorithms.find(algorithm)
-        # MA- and GA-FSVRG keep several models, at most one per client.
-        chosen = kind(models=min(4, count)) if "models" in {f.name for f in fields(kind)} else kind()
-        run = ud.simulate(
-            chosen,
-            models.build("lenet-hsu", IMAGE, 10),
-            clients(count),
-            rounds=1_000_000,
-            callbacks=[lambda row, run: True],  # after the first, the benchmark asks for one round at a time
-            cohort=1.0,
-            batch_size=64,
-            device=device,
-        )
-        self.engine, run.ended = run.engine, False
-        self._rounds = rounds([run], (), "raise")
-
-    def train(self) -> float:
-        start = time.perf_counter()
-        next(self._rounds)
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        return time.perf_counter() - start
+def single_rounds(algorithm: str, count: int, device: str | None) -> SingleRounds:
+    kind = ud.algorithms.find(algorithm)
+    # MA- and GA-FSVRG keep several models, at most one per client.
+    chosen = kind(models=min(4, count)) if "models" in {f.name for f in fields(kind)} else kind()
+    model = models.build("lenet-hsu", IMAGE, 10)
+    return SingleRounds(chosen, model, clients(count), rounds=1_000_000, cohort=1.0, batch_size=64, device=device)
 
 
 def main() -> None:
@@ -74,12 +53,12 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
 
-    baseline = SingleRounds("fedavg", options.clients, options.device)
+    baseline = single_rounds("fedavg", options.clients, options.device)
     results = []
     for name in options.algorithms.split(","):
         if name == "fedavg":
             continue
-        run = SingleRounds(name, options.clients, options.device)
+        run = single_rounds(name, options.clients, options.device)
         pairs = [(baseline.train(), run.train()) for _ in range(options.turns)]
         ratio = statistics.median(b / a for a, b in pairs)
         results.append({"algorithm": name, "ratio": ratio, "seconds": statistics.median(b for _, b in pairs)})

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,9 +19,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-import undrift as ud
+from undrift.bench.single_rounds import SingleRounds
 from undrift.diagnostics import DIAGNOSTICS
-from undrift.simulation.loop import rounds
 
 KINDS = {
     "updates": [name for name, each in DIAGNOSTICS.items() if not each.gradients and name != "gradient_norm"],
@@ -43,26 +41,12 @@ def images() -> list[tuple[torch.Tensor, torch.Tensor]]:
 TASKS: dict[str, tuple[str, Any]] = {"digits, mlp": ("mlp", "digits"), "fashion-mnist, lenet5": ("lenet5", images())}
 
 
-class SingleRounds:
-    """A run that is trained one round at a time."""
-
-    def __init__(self, task: str, device: str | None, diagnostics: Sequence[str] = ()) -> None:
-        model, data = TASKS[task]
-        run = ud.simulate(
-            "fedavg", model, data, rounds=5000, eval_every=5000, lr=0.01, batch_size=32, cohort=10, seed=0,
-            callbacks=[lambda row, run: True],  # after the first, the benchmark asks for one round at a time
-            device=device, diagnostics=diagnostics, engine="auto",
-        )  # fmt: skip
-        self.engine, run.ended = run.engine, False
-        self._rounds = rounds([run], (), "raise")
-
-    def train(self, count: int) -> float:
-        start = time.perf_counter()
-        for _ in range(count):
-            next(self._rounds)
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        return (time.perf_counter() - start) / count
+def single_rounds(task: str, device: str | None, diagnostics: Sequence[str] = ()) -> SingleRounds:
+    model, data = TASKS[task]
+    return SingleRounds(
+        "fedavg", model, data, rounds=5000, eval_every=5000, lr=0.01, batch_size=32, cohort=10, seed=0,
+        device=device, diagnostics=diagnostics, engine="auto",
+    )  # fmt: skip
 
 
 def main() -> None:
@@ -74,8 +58,8 @@ def main() -> None:
 
     table = Table("task", "engine", "ms a round", *KINDS)
     for task in TASKS:
-        plain = SingleRounds(task, options.device)
-        watched = {kind: SingleRounds(task, options.device, names) for kind, names in KINDS.items()}
+        plain = single_rounds(task, options.device)
+        watched = {kind: single_rounds(task, options.device, names) for kind, names in KINDS.items()}
         ratios: dict[str, list[float]] = {kind: [] for kind in KINDS}
         alone = []
         for turn in range(options.turns + 1):

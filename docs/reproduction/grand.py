@@ -4,9 +4,11 @@
         [--task NAME] [--algorithm NAME]
 
 appends a row per run to the file; runs that are there already are not repeated. `make reproduction-report` then writes
-the page. On one H200, eight workers (with NVIDIA's multi-process service, MPS) measured a pair of algorithm and setting
-in two seconds; those with full passes over clients' samples, which come last, take ten times as long. A tenth of every client's training samples is held out, by which rates are chosen; the test set is measured at
+the page. A tenth of every client's training samples is held out, by which rates are chosen; the test set is measured at
 every rate, and looked at only at the chosen one. Data sets must be there: `undrift data get fashion-mnist cifar10`.
+
+On one H200, eight workers (with NVIDIA's multi-process service, MPS) measured a pair of algorithm and setting in two
+seconds; those with full passes over clients' samples, which come last, take ten times as long.
 """
 
 from __future__ import annotations

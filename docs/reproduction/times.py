@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from pathlib import Path
 
 import pandas as pd
 import torch
 
-import undrift as ud
+from undrift.bench.single_rounds import SingleRounds
 from undrift.recommendation.measured import (
     ALGORITHMS,
     BASELINE,
@@ -29,50 +28,36 @@ from undrift.recommendation.measured import (
     STEPS,
     TIME_COLUMNS,
 )
-from undrift.simulation.loop import rounds
 
 SAMPLES, SHAPE = 54_000, (1, 28, 28)  # of Fashion-MNIST, without those that are held out
 
 
-class SingleRounds:
-    """A run that is trained one round at a time."""
-
-    def __init__(self, algorithm: str, samples: int, device: str) -> None:
-        generator = torch.Generator().manual_seed(0)
-        clients = [
-            (torch.rand(samples, *SHAPE, generator=generator), torch.randint(10, (samples,), generator=generator))
-            for _ in range(COHORT)
-        ]
-        run = ud.simulate(
-            algorithm,
-            MODELS["fashion-mnist"],
-            clients,
-            rounds=1_000_000,
-            callbacks=[lambda row, run: True],  # after the first, one round at a time
-            cohort=1.0,
-            steps=STEPS,
-            batch_size=BATCH,
-            lr=1e-6,  # nothing diverges
-            device=device,
-        )
-        run.ended = False
-        self._rounds = rounds([run], (), "raise")
-
-    def train(self) -> float:
-        start = time.perf_counter()
-        next(self._rounds)
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        return time.perf_counter() - start
+def single_rounds(algorithm: str, samples: int, device: str) -> SingleRounds:
+    generator = torch.Generator().manual_seed(0)
+    clients = [
+        (torch.rand(samples, *SHAPE, generator=generator), torch.randint(10, (samples,), generator=generator))
+        for _ in range(COHORT)
+    ]
+    return SingleRounds(
+        algorithm,
+        MODELS["fashion-mnist"],
+        clients,
+        rounds=1_000_000,
+        cohort=1.0,
+        steps=STEPS,
+        batch_size=BATCH,
+        lr=1e-6,  # nothing diverges
+        device=device,
+    )
 
 
 def measure(part: str, device: str, algorithms: list[str], turns: int) -> pd.DataFrame:
     """Of the clients that take part in a round, each has a share of all samples."""
     samples = SAMPLES // CLIENTS[part]
-    baseline = SingleRounds(BASELINE, samples, device)
+    baseline = single_rounds(BASELINE, samples, device)
     rows = []
     for name in algorithms:
-        run = SingleRounds(name, samples, device)
+        run = single_rounds(name, samples, device)
         run.train()
         pairs = [(baseline.train(), run.train()) for _ in range(turns)]
         ratio = statistics.median(own / other for other, own in pairs)
