@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 import time
 
 import pytest
@@ -67,6 +68,13 @@ def test_the_same_under_vmap_as_alone(draw: object) -> None:
 @pytest.mark.skipif("TRITON_INTERPRET" not in os.environ, reason="set TRITON_INTERPRET=1")
 def test_the_kernel_under_the_interpreter() -> None:
     kernel_draws.compare("cpu")
+
+
+def test_a_kernel_that_fails_is_not_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setitem(sys.modules, "undrift.core.random_kernel", None)  # its import fails
+    assert random._kernel.__wrapped__(torch.device("cpu")) is None
+    assert "random numbers take longer" in caplog.text
 
 
 def test_uniform_fills_the_unit_interval() -> None:

@@ -12,6 +12,8 @@ from undrift.core.random import Key
 
 def compare(device: str) -> None:
     """One client, a column of them, and many under `vmap`, with seeds of their own or a common one."""
+    from undrift.core.random_kernel import Words  # needs Triton
+
     seeds, clients = torch.tensor([1, 2, 2**32 - 1]), torch.tensor([0, 5, 2**31])
     for count in (1, 5, 64, 1027):
         for step in (0, 9, 2**32 - 1):
@@ -20,10 +22,10 @@ def compare(device: str) -> None:
                 seed = key.seed.to(device) if isinstance(key.seed, Tensor) else key.seed
                 there = Key(seed, key.round, key.client.to(device))
                 expected = random.bits(key, 4, step, count)
-                assert torch.equal(random.by_kernel(there, 4, step, count).cpu(), expected)
+                assert torch.equal(random.by_kernel(Words.apply, there, 4, step, count).cpu(), expected)
 
             def drawn(seed: Tensor, client: Tensor, step: int = step, count: int = count) -> Tensor:
-                return random.by_kernel(Key(seed, 3, client), 4, step, count)
+                return random.by_kernel(Words.apply, Key(seed, 3, client), 4, step, count)
 
             found = vmap(drawn)(seeds.to(device), clients.to(device))
             assert torch.equal(found.cpu(), random.bits(own, 4, step, count))

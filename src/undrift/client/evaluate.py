@@ -18,7 +18,7 @@ from undrift.core.wide import wide, widest
 from undrift.data.text import IGNORED
 from undrift.statistics.predictions import Predictions
 
-_BLOCK = {"cpu": 128, "cuda": 4096}  # samples evaluated together: those that stay in the cache, or fill a GPU
+_BLOCK = {"cpu": 128, "cuda": 2048}  # samples evaluated together: those that stay in the cache, or fill a GPU
 STATISTICS = 2048  # likewise, where batch normalisation uses the statistics of those evaluated together
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from collections.abc import Callable
 from enum import IntEnum
 from functools import cache
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from undrift.core.log import notice
 from undrift.core.wide import wide
 
 _WORD = 0xFFFFFFFF
@@ -70,28 +72,39 @@ def philox(counter: tuple[Any, ...], key: tuple[Any, int]) -> tuple[Any, ...]:
 
 def bits(key: Key, stream: int, step: int, count: int) -> Tensor:
     """`count` 32-bit words (int64) [..., count]; a longer draw begins with a shorter one."""
-    if key.client.is_cuda and _has_triton():
-        return by_kernel(key, int(stream), step & _WORD, count)
+    if key.client.is_cuda and (kernel := _kernel(key.client.device)) is not None:
+        return by_kernel(kernel, key, stream, step, count)
     blocks = torch.arange((count + 3) // 4, device=key.client.device)
     words = philox((blocks, step & _WORD, key.round, key.client), (key.seed, int(stream)))
     return torch.stack(torch.broadcast_tensors(*words), dim=-1).flatten(-2)[..., :count]
 
 
+Kernel = Callable[..., Tensor]  # (seed, round, client, stream, step, count): the words of `bits`
+
+
 @cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
+def _kernel(device: torch.device) -> Kernel | None:
+    """What draws in one kernel on a GPU; None where Triton is missing or does not work."""
+    if importlib.util.find_spec("triton") is None:
+        return None
+    key = (torch.full((), number, device=device) for number in (3, 5, 7))
+    try:
+        from undrift.core.random_kernel import Words
+
+        kernel: Kernel = Words.apply
+        works = kernel(*key, 1, 2, 9).tolist() == [int(word) for word in _on_host((3, 5, 7), 2, 9, Stream.BATCHES)]
+    except Exception as error:  # compilers can fail in many ways
+        notice(f"random numbers take longer than they could on {device}: {type(error).__name__}: {error}")
+        return None
+    return kernel if works else None
 
 
-def by_kernel(key: Key, stream: int, step: int, count: int) -> Tensor:
-    """The words of `bits`, in one kernel of a GPU."""
-    from undrift.core.random_kernel import Words
-
+def by_kernel(kernel: Kernel, key: Key, stream: int, step: int, count: int) -> Tensor:
     parts = [
         part.reshape(part.shape[:-1]) if isinstance(part, Tensor) else torch.full_like(key.client.flatten()[0], part)
         for part in key
     ]
-    words: Tensor = Words.apply(*parts, stream, step, count)  # type: ignore[no-untyped-call]
-    return words
+    return kernel(*parts, int(stream), step & _WORD, count)
 
 
 def uniform(key: Key, stream: int, step: int, shape: tuple[int, ...]) -> Tensor:
@@ -141,9 +154,11 @@ def sample(seed: int, round: int, population: int, count: int, again: int = 0) -
     return torch.tensor(sorted(chosen), dtype=torch.int64)
 
 
-def _on_host(key: tuple[int, int, int], attempt: int, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _on_host(
+    key: tuple[int, int, int], step: int, count: int, stream: Stream = Stream.COHORT
+) -> np.ndarray[Any, np.dtype[np.int64]]:
     """What `bits` would draw for the client that is the last of `key`; NumPy takes less time to do little."""
-    seed, round, again = key
+    seed, round, client = key
     blocks = np.arange((count + 3) // 4, dtype=np.uint64)
-    words = philox((blocks, attempt, round, again), (seed, int(Stream.COHORT)))
+    words = philox((blocks, step, round, client), (seed, int(stream)))
     return np.stack(np.broadcast_arrays(*words), axis=-1).reshape(-1)[:count].astype(np.int64)
