@@ -291,6 +291,8 @@ def _winners(found: Outcomes, same: dict[str, str]) -> str:
 def _ranks(found: Outcomes, tasks: Sequence[str], order: Ranks) -> str:
     table = order.table.sort_values("average_rank", kind="stable")
     left_out = [task for task in found if task not in tasks]
+    ranked, same = set(table["label"]), measured.same_as(measured.rows())
+    absent = [label(name) for name in ALGORITHMS if name not in ranked and name not in same]
     friedman = "p < 0.001" if order.friedman_p < 0.001 else f"p = {order.friedman_p:.2g}"
     said = [
         f"Average ranks of {len(table)} algorithms over {order.tasks} settings by mean accuracy, 1 for the best; a run "
@@ -301,6 +303,8 @@ def _ranks(found: Outcomes, tasks: Sequence[str], order: Ranks) -> str:
     ]
     if left_out:
         said.append(f"Left out, as not all algorithms were measured: {'; '.join(left_out)}.")
+    if absent:
+        said.append(f"Without a rank, as they were not measured in all of these settings: {list_text(absent)}.")
     body = []
     figures = table[["average_rank", "improvement", "improvement_low", "improvement_high"]].to_numpy(float)
     for name, (rank, value, low, high) in zip(map(str, table["label"]), figures.tolist(), strict=True):
