@@ -8,15 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from undrift.accelerate.geometry import Geometry
+
 calls: list[str] = []  # what was asked for
-
-
-class Geometry(NamedTuple):
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    padding: tuple[int, int]
-    dilation: tuple[int, int]
-    spread: tuple[int, int] = (1, 1)
 
 
 def first(tensor: Tensor) -> Tensor:
@@ -158,14 +152,14 @@ def compare(case: Case, device: str, tolerance: float, dtype: torch.dtype = torc
 
     for x in (own, own[:1]):
         options: Any = {"size": size, "clients": case.clients, "pool": case.pooled}
-        out, code = kernels.convolve(x, weight, bias, geometry=kernels.Geometry(*geometry), **options)
+        out, code = kernels.convolve(x, weight, bias, geometry=Geometry(*geometry), **options)
         exact = (x.double(), weight.double(), bias.double())
         expected, chosen = convolve(*exact, geometry=Geometry(*geometry), **options)
         near(out, expected)
         if code is not None and chosen is not None:
             assert float((code != chosen).double().mean()) <= 10 * tolerance  # rounding decides ties
         slope = numbers(*out.shape)
-        weights, biases = kernels.correlate(x, slope, code, size=size, geometry=kernels.Geometry(*geometry))
+        weights, biases = kernels.correlate(x, slope, code, size=size, geometry=Geometry(*geometry))
         exact_gradients = correlate(x.double(), slope.double(), code, size=size, geometry=Geometry(*geometry))
         near(weights, exact_gradients[0])
         near(biases, exact_gradients[1])
@@ -179,5 +173,5 @@ def compare(case: Case, device: str, tolerance: float, dtype: torch.dtype = torc
     assert torch.equal(flipped, transposed(flat, dtype, flip=case.kernel[0] * case.kernel[1]))
     flipped = flipped.view(case.clients, case.channels, *case.kernel, case.outputs)
     shape: Any = {"size": (case.height, case.width), "clients": case.clients}
-    found, _ = kernels.convolve(slope, flipped, None, geometry=kernels.Geometry(*back), **shape)
+    found, _ = kernels.convolve(slope, flipped, None, geometry=Geometry(*back), **shape)
     near(found, convolve(slope.double(), flipped.double(), None, geometry=Geometry(*back), **shape)[0])

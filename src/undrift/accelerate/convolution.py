@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from undrift.accelerate.geometry import Geometry
 from undrift.core import torch_private
 
 _many_clients: ContextVar[bool] = ContextVar("_many_clients", default=False)
@@ -215,7 +216,7 @@ def _kernels() -> Any:
 
 def _stacked_forward(x: Tensor, weight: Tensor, bias: Tensor | None, spec: Spec) -> tuple[Tensor, Tensor]:
     clients = max(len(x), len(weight), 1 if bias is None else len(bias))
-    geometry = _kernels().Geometry(spec.kernel, spec.stride, spec.padding, spec.dilation)
+    geometry = Geometry(spec.kernel, spec.stride, spec.padding, spec.dilation)
     size, dtype = spec.size((x.shape[-2], x.shape[-1])), spec.dtype
     out, code = _kernels().convolve(
         _channels_last(x, dtype),
@@ -231,7 +232,7 @@ def _stacked_forward(x: Tensor, weight: Tensor, bias: Tensor | None, spec: Spec)
 
 
 def _stacked_weight_gradient(gradient: Tensor, x: Tensor, code: Tensor, spec: Spec) -> tuple[Tensor, Tensor]:
-    geometry = _kernels().Geometry(spec.kernel, spec.stride, spec.padding, spec.dilation)
+    geometry = Geometry(spec.kernel, spec.stride, spec.padding, spec.dilation)
     size, dtype = spec.size((x.shape[-2], x.shape[-1])), spec.dtype
     clients = max(len(gradient), len(x))
     chosen = _each(code, clients) if spec.pooled else None
@@ -252,8 +253,8 @@ def _stacked_input_gradient(gradient: Tensor, x: Tensor, weight: Tensor, *, code
     size = (x.shape[-2], x.shape[-1])
     if spec.pooled:
         slopes = _kernels().unpool(slopes, code, spec.size(size))
-    margin = tuple(d * (k - 1) - p for k, p, d in zip(spec.kernel, spec.padding, spec.dilation, strict=True))
-    geometry = _kernels().Geometry(spec.kernel, (1, 1), margin, spec.dilation, spread=spec.stride)
+    high, wide = (d * (k - 1) - p for k, p, d in zip(spec.kernel, spec.padding, spec.dilation, strict=True))
+    geometry = Geometry(spec.kernel, (1, 1), (high, wide), spec.dilation, spread=spec.stride)
     outputs, channels, kh, kw = weight.shape[1:]
     flat = weight.contiguous().view(len(weight), outputs, channels * kh * kw)
     flipped = _kernels().transposed(flat, spec.dtype, flip=kh * kw).view(len(weight), channels, kh, kw, outputs)
