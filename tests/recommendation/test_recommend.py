@@ -33,7 +33,10 @@ def runs(figures: dict[str, list[float]], tasks: list[str] = TASKS) -> pd.DataFr
 
 
 def answer(figures: dict[str, list[float]], monkeypatch: pytest.MonkeyPatch, **given: Any) -> ud.Recommendation:
-    rows = runs(figures)
+    return answer_from(runs(figures), monkeypatch, **given)
+
+
+def answer_from(rows: pd.DataFrame, monkeypatch: pytest.MonkeyPatch, **given: Any) -> ud.Recommendation:
     monkeypatch.setattr(measured, "rows", lambda: rows)
     monkeypatch.setattr(measured, "stored", lambda: measured.outcomes(rows))
     return ud.recommend(**({"clients": 5, "classes_per_client": 1, "can_keep_state": True} | given))
@@ -61,6 +64,17 @@ def test_without_a_difference_fedavg_is_the_answer(monkeypatch: pytest.MonkeyPat
     found = answer({"fedavg": FEDAVG, "fedhbm": [0.40, 0.62, 0.53]}, monkeypatch)
     assert (found.algorithm, found.verdict) == ("fedavg", "no difference shown")
     assert "no difference" in found.answer
+
+
+@pytest.mark.parametrize(("there", "settings"), [(["fedavg", "fedhbm", "moon"], TASKS), (["fedavg"], TASKS[:1])])
+def test_a_setting_counts_if_most_algorithms_were_measured_there(
+    there: list[str], settings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = {"fedavg": FEDAVG, "fedhbm": [0.8, 0.81, 0.82], "moon": [0.4, 0.41, 0.43], "feddyn": [0.6, 0.62, 0.64]}
+    rows = pd.concat([runs(figures, TASKS[:1]), runs({name: figures[name] for name in there}, TASKS[1:])])
+    found = answer_from(rows, monkeypatch)
+    assert found.settings == tuple(settings)
+    assert {row.algorithm for row in found.rows} == set(there if settings == TASKS else figures)
 
 
 def test_what_is_not_measured_is_said() -> None:
