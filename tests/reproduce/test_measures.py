@@ -50,6 +50,15 @@ def test_gradient_norms_are_averaged_over_layers_at_the_end() -> None:
     assert math.isnan(measure_named("maximum gradient norm").of(found))
 
 
+@pytest.mark.parametrize(
+    ("measure", "text"),
+    [("mean gradient norm", "0.937"), ("rounds to 60 %", "1"), ("set size at 90 %", "0.94"), ("best", "93.70")],
+)
+def test_figures_have_the_digits_of_their_kind(measure: str, text: str) -> None:
+    found = measure_named(measure)
+    assert f"{0.937 * (100 if found.percent else 1):.{found.digits}f}" == text
+
+
 def test_conformal_sets() -> None:
     targets = np.arange(40) % 2
     sure = np.where(targets[:, None] == np.arange(3), 0.8, 0.1).astype(np.float32)

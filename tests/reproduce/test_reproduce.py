@@ -25,7 +25,7 @@ from undrift.reproduce.measures import measure_named
 from undrift.reproduce.plan import plan
 from undrift.reproduce.results import Results
 from undrift.reproduce.run import run
-from undrift.reproduce.verdicts import Outcome, verdicts
+from undrift.reproduce.verdicts import Outcome, Verdict, verdicts
 
 TINY = """
 paper = "Mine"
@@ -394,9 +394,12 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestOtherClaims:
-    def outcome(self, claim: str, **cases: list[Record]) -> Outcome:
+    def verdict(self, claim: str, **cases: list[Record]) -> Verdict:
         (found,) = verdicts(results(read("tiny", TINY.replace('better = "A"', f'better = "A"\n{claim}')), **cases))
-        return found.outcome
+        return found
+
+    def outcome(self, claim: str, **cases: list[Record]) -> Outcome:
+        return self.verdict(claim, **cases).outcome
 
     def test_that_nothing_differs(self) -> None:
         alike = records(A=[0.90, 0.80, 0.85], B=[0.80, 0.90, 0.86])
@@ -424,5 +427,6 @@ class TestOtherClaims:
         good, bad = records(A=[0.90, 0.91, 0.92]), records(A=[0.80, 0.811, 0.822])
         claim = 'than = ["A"]\ncases = ["one"]\nthan_case = "two"'
         assert self.outcome(claim, one=good, two=bad) is Outcome.REPRODUCED
-        assert self.outcome(claim, one=bad, two=good) is Outcome.NOT
+        found = self.verdict(claim, one=bad, two=good)
+        assert found[1:] == (Outcome.NOT, "A has a lower figure in one than A in two, with p < 0.05")
         assert self.outcome(claim, one=good) is Outcome.UNTESTED

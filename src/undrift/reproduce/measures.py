@@ -23,6 +23,7 @@ class Measure(NamedTuple):
     of: Callable[[Record], float]  # of a run
     higher_is_better: bool = True
     percent: bool = True
+    digits: int = 2  # that are shown
     needs_predictions: bool = False  # of the final model; what is stored without them has a column of its name
     at_least: Callable[[Record], float] | None = None  # what a run without a value would have at least
 
@@ -102,7 +103,7 @@ def _one_more_round(run: Record) -> float:
 
 MEASURES = {
     "best": Measure("Best accuracy", _best),
-    "best round": Measure("Round of the best accuracy", _best_round, higher_is_better=False, percent=False),
+    "best round": Measure("Round of the best accuracy", _best_round, higher_is_better=False, percent=False, digits=0),
     "last": Measure("Final accuracy", _last),
     "mean of last rounds": Measure(f"Mean accuracy of the last {LAST} rounds", _mean_last),
     "deviation of last rounds": Measure(
@@ -130,6 +131,7 @@ MEASURES = {
             _over_layers(f"gradient_norm/{statistic}"),
             higher_is_better=False,
             percent=False,
+            digits=3,
         )
         for name, statistic in (
             ("mean gradient norm", "mean"),
@@ -142,6 +144,7 @@ MEASURES = {
         _over_layers("gradient_norm/mean", last=2),
         higher_is_better=False,
         percent=False,
+        digits=3,
     ),
 }
 
@@ -152,7 +155,8 @@ def measure_named(name: str) -> Measure:
         return MEASURES[name]
     if target := re.fullmatch(r"rounds to ([\d.]+) %", name):
         percent = float(target[1])
-        return Measure(f"Rounds to {percent:g} %", _rounds_to(percent / 100), False, False, at_least=_one_more_round)
+        reached = _rounds_to(percent / 100)
+        return Measure(f"Rounds to {percent:g} %", reached, False, False, digits=0, at_least=_one_more_round)
     if sets := re.fullmatch(r"(set size|coverage) at (\d+) %", name):
         level, at = int(sets[2]) / 100, f"at level {int(sets[2])} %"
         if sets[1] == "coverage":

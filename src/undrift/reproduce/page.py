@@ -26,8 +26,8 @@ def table(results: Results, name: str) -> list[list[str]]:
 
 def _figures(row: Row, measure: Measure) -> dict[str, str]:
     paper = MISSING if row.paper is None else _number(row.paper.value, measure) + _spread(row.paper, measure)
-    rounded = round(row.difference, _digits(measure)) + 0.0  # without the sign of a zero
-    difference = f"{rounded:+.{_digits(measure)}f}" if math.isfinite(rounded) else MISSING
+    rounded = round(row.difference, measure.digits) + 0.0  # without the sign of a zero
+    difference = f"{rounded:+.{measure.digits}f}" if math.isfinite(rounded) else MISSING
     return {"paper": paper, "here": _here(row.here, measure), "difference": difference}
 
 
@@ -39,15 +39,11 @@ def _here(seeds: Seeds, measure: Measure) -> str:
 
 
 def _number(value: float, measure: Measure) -> str:
-    return f"{value:.{_digits(measure)}f}" if math.isfinite(value) else MISSING
+    return f"{value:.{measure.digits}f}" if math.isfinite(value) else MISSING
 
 
 def _spread(figure: Figure, measure: Measure) -> str:
     return "" if figure.spread is None else f"{NBSP}±{NBSP}{_number(figure.spread, measure)}"
-
-
-def _digits(measure: Measure) -> int:
-    return 2 if measure.percent else 0
 
 
 def sentences(results: Results) -> list[tuple[str, str]]:
