@@ -26,6 +26,7 @@ import torch
 
 import undrift as ud
 from undrift.algorithms.text import parse
+from undrift.overview import algorithms as known
 from undrift.recommendation.measured import (
     ALGORITHMS,
     BATCH,
@@ -38,8 +39,6 @@ from undrift.recommendation.measured import (
     TASKS,
     Task,
 )
-
-FULL_PASSES = ("fedga", "mime", "mimemom", "mimesvrg", "mimelitemom", "perfedavg", "fedpmvr")  # over clients' samples
 
 
 class Job(NamedTuple):
@@ -123,7 +122,7 @@ def jobs(tasks: list[str], algorithms: list[str], device: str, file: Path) -> li
         stored = pd.read_csv(file)
         there = set(zip(stored.task, stored.algorithm, strict=True))
     found = [Job(task, name, device) for task in tasks for name in algorithms if (task, name) not in there]
-    return sorted(found, key=lambda job: (job.algorithm.endswith("fsvrg"), job.algorithm in FULL_PASSES))
+    return sorted(found, key=lambda job: known()[job.algorithm].cost.passes)
 
 
 def main() -> None:

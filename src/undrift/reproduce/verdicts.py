@@ -75,7 +75,7 @@ def _better(results: Results, claim: Claim, pairs: Sequence[Pair], corrected: Ar
 
 def _one(claim: Claim, pair: Pair, p: float) -> str:
     known = f"with p < {LEVEL}" if p < LEVEL else f"not with p < {LEVEL}"
-    if claim.than_case:  # figures of a setting, of which none is an achievement
+    if claim.than_case:  # on other data: neither is better than the other
         size = "higher" if pair.ahead == measure_named(claim.measure).higher_is_better else "lower"
         return f"{claim.better} has a {size} figure in {pair.case} than {pair.other} in {claim.than_case}, {known}"
     return f"{claim.better} is {'ahead of' if pair.ahead else 'behind'} {pair.other}, {known}"
