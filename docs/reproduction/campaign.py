@@ -93,7 +93,8 @@ def main() -> None:
         for part in parts(line, given.device, given.runs.absolute(), given.results):
             once.setdefault((part.name, part.case, part.label), part)  # of one that is given twice the first
     todo = list(once.values())
-    with multiprocessing.get_context("spawn").Pool(given.workers) as pool:
+    # A process for every part: an error of the device would make all later ones of its process fail.
+    with multiprocessing.get_context("spawn").Pool(given.workers, maxtasksperchild=1) as pool:
         for done, (part, seconds, error) in enumerate(pool.imap_unordered(measure, todo), start=1):
             print(f"{done}/{len(todo)} {part.name} {part.case} {part.label}: {seconds:.0f} s {error}", flush=True)
             if not error:

@@ -29,5 +29,7 @@ def compare(device: str) -> None:
 
             found = vmap(drawn)(seeds.to(device), clients.to(device))
             assert torch.equal(found.cpu(), random.bits(own, 4, step, count))
+            alone = vmap(lambda seed, client, drawn=drawn: drawn(seed, client.view(1, 1)))  # a column of one client
+            assert torch.equal(alone(seeds.to(device), clients.to(device)).cpu(), found.cpu()[:, None])
             alike = vmap(drawn, in_dims=(None, 0))(seeds[1].to(device), clients.to(device))
             assert torch.equal(alike.cpu(), random.bits(own._replace(seed=2), 4, step, count))

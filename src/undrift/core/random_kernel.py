@@ -43,16 +43,27 @@ class Words(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, axes: Any, *inputs: Any) -> tuple[Tensor, int]:
         *key, stream, step, count = inputs
-        return _words(key, stream, step, count), 0
+        most = max(each.dim() - (axis is not None) for each, axis in zip(key, axes, strict=False))
+        stacked = [
+            each if axis is None else _leading(each.movedim(axis, 0), 1 + most)
+            for each, axis in zip(key, axes, strict=False)
+        ]
+        return _words(stacked, stream, step, count), 0
+
+
+def _leading(tensor: Tensor, dims: int) -> Tensor:
+    """The same with so many dimensions, of which the first stays the first."""
+    return tensor.reshape(len(tensor), *[1] * (dims - tensor.dim()), *tensor.shape[1:])
 
 
 def _words(key: list[Tensor], stream: int, step: int, count: int) -> Tensor:
-    """`key` is seed, round and client, each a number or [n]."""
+    """`key` is seed, round and client, whose shapes broadcast to the rows of the result [..., count]."""
     rows = torch.broadcast_shapes(*(each.shape for each in key))
     out = torch.empty(*rows, count, dtype=torch.int64, device=key[2].device)
     blocks = triton.cdiv(count, 4)
     size = min(256, triton.next_power_of_2(blocks))
-    strides = (each.stride(0) if each.dim() else 0 for each in key)
+    flat = [each if each.numel() == 1 else each.expand(rows).reshape(-1) for each in key]
+    strides = (0 if each.numel() == 1 else each.stride(0) for each in flat)
     grid = (triton.cdiv(blocks, size), rows.numel())
-    _philox[grid](*key, out, *strides, stream, step, count, size, num_warps=max(1, size // 64))
+    _philox[grid](*flat, out, *strides, stream, step, count, size, num_warps=max(1, size // 64))
     return out
