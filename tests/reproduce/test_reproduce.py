@@ -229,6 +229,12 @@ class TestVerdicts:
         shown = page.table(results(tiny, two=records(A=[0.2, 0.2], B=[None, None])), "best")
         assert [row[-1] for row in shown] == ["here", "20.00\u00a0±\u00a00.00", "– (no value of 2\u00a0seeds)"]
 
+    def test_seeds_that_both_have_decide(self, tiny: Experiment) -> None:
+        uneven = results(tiny, one=records(A=[0.9, 0.5, 0.5], B=[0.8]))
+        (found,) = verdicts(uneven)
+        assert found.reason.startswith("A is ahead of B, not with p < 0.05")
+        assert page.conditions(uneven) == ["one: 2\u00a0rounds of 4, 3\u00a0seeds (B\u00a01)"]
+
     def test_of_what_was_not_run(self, tiny: Experiment) -> None:
         assert self.outcome(tiny, one=records(B=[0.8])) is Outcome.UNTESTED
 
@@ -290,7 +296,7 @@ def test_a_campaign_runs_what_is_not_stored(
     tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     campaign = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "reproduction" / "campaign.py"))
-    threads = SimpleNamespace(Pool=ThreadPool)  # processes would not know the experiment
+    threads = SimpleNamespace(Pool=lambda workers, **_: ThreadPool(workers))  # processes would not know the experiment
     monkeypatch.setattr("multiprocessing.get_context", lambda kind: threads)
     given = ["campaign.py", "--results", str(tmp_path / "results"), "--runs", str(tmp_path / "runs")]
     for lines in (["tiny --only one,A --seeds 1"], ["tiny --only one --seeds 1", "tiny --seeds 1 --rounds 2"]):

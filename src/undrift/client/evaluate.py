@@ -18,8 +18,7 @@ from undrift.core.wide import wide, widest
 from undrift.data.text import IGNORED
 from undrift.statistics.predictions import Predictions
 
-_BLOCK = {"cpu": 128, "cuda": 2048}  # samples evaluated together: those that stay in the cache, or fill a GPU
-STATISTICS = 2048  # likewise, where batch normalisation uses the statistics of those evaluated together
+STATISTICS = 2048  # samples evaluated together, where batch normalisation uses the statistics of them
 
 
 class Weights(NamedTuple):
@@ -133,12 +132,20 @@ def figures(totals: Nest, targets: Tensor, metrics: Mapping[str, Metric]) -> dic
 def _blocks(learner: Learner, weights: Weights, x: Tensor) -> list[int]:
     """How many samples are evaluated together; a last one that the model refuses alone joins those before it."""
     statistics = weights.buffers is None and learner.normalises
-    block = STATISTICS if statistics else _BLOCK.get(learner.device.type, STATISTICS)
+    block = STATISTICS if statistics else _together(learner.device)
     full, rest = divmod(len(x), block)
     sizes = [block] * full + [rest] * bool(rest)
     if full and rest == 1 and _refuses_one(learner, weights, x[-1:]):
         sizes[-2:] = [block + 1]
     return sizes
+
+
+def _together(device: torch.device) -> int:
+    """Samples evaluated together: those that stay in a CPU's cache, or as many as a GPU has ample memory for."""
+    if device.type == "cpu":
+        return 128
+    roomy = device.type == "cuda" and torch.cuda.get_device_properties(device).total_memory > 32 << 30
+    return 10240 if roomy else 2048
 
 
 def _outputs(learner: Learner, weights: Weights, x: Tensor) -> Tensor:

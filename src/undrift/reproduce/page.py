@@ -60,6 +60,8 @@ def conditions(results: Results) -> list[str]:
         rounds = results.rounds(case)
         cut = f"{count_text(rounds, 'round')}" + (f" of {wanted}" if rounds != wanted else "")
         line = f"{cut}, {count_text(seeds, 'seed')}"
+        if fewer := [f"{label}{NBSP}{count}" for label, count in results.seeds_of(case).items() if count < seeds]:
+            line += f" ({', '.join(fewer)})"
         if (every := results.evaluated_every(case)) > 1:
             line += f", evaluated every {every}{NBSP}rounds"
         missing = [each.label for each in experiment.entries if each.label not in results.labels(case)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -89,7 +90,12 @@ class Results:
         return round(evaluated.diff().median()) if len(evaluated) > 1 else 1
 
     def seeds(self, case: str) -> int:
-        return len({record.seed for record in self.records[case]})
+        """At most, of an algorithm."""
+        return max(self.seeds_of(case).values())
+
+    def seeds_of(self, case: str) -> dict[str, int]:
+        """How many every algorithm has."""
+        return dict(Counter(record.label for record in self.records[case]))
 
     def values(self, case: str, label: str, measure: str) -> Seeds:
         """In percent where the measure is a share, as papers print it."""

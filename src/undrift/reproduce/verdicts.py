@@ -122,7 +122,8 @@ def _pairs(results: Results, claim: Claim) -> list[Pair]:
 def _pair(case: str, other: str, mine: Seeds, theirs: Seeds, claim: Claim) -> Pair:
     """An algorithm of which no run has a value is behind one that has.
 
-    A run that never reached a target counts with one round more than it had, the least that it would have needed.
+    A run that never reached a target counts with one round more than it had, the least that it would have needed. Where
+    one has more seeds than the other, those that both have decide.
     """
     own, others = {**mine.values, **mine.at_least}, {**theirs.values, **theirs.at_least}
     if not own or not others:
@@ -130,7 +131,9 @@ def _pair(case: str, other: str, mine: Seeds, theirs: Seeds, claim: Claim) -> Pa
     seeds = [seed for seed in own if seed in others]
     sign = 1 if measure_named(claim.measure).higher_is_better else -1
     test = paired([sign * own[seed] for seed in seeds], [sign * others[seed] for seed in seeds])
-    lead = sign * float(np.mean([*own.values()]) - np.mean([*others.values()]))
+    lead = sign * float(
+        np.mean([own[seed] for seed in seeds or own]) - np.mean([others[seed] for seed in seeds or others])
+    )
     return Pair(case, other, bool(mine.values) and lead > 0, test.t)
 
 
