@@ -58,6 +58,34 @@ def zeros(tree: Tree) -> Tree:
     return {k: torch.zeros_like(v) for k, v in tree.items()}
 
 
+_SMALL = 1 << 20  # numbers: a larger tree takes longer to copy than what its tensors cost one by one
+
+
+def joined(tree: Tree) -> Tree:
+    """The tensors of a small tree, in the order of their names, as one vector of each dtype: one kernel for all."""
+    if sum(v.numel() for v in tree.values()) > _SMALL:
+        return tree
+    return {name: torch.cat([tree[k].flatten() for k in names]) for name, names in _by_dtype(tree).items()}
+
+
+def parted(vectors: Tree, like: Tree) -> Tree:
+    """What was `joined`, as views with the names and shapes of a tree like the one that was."""
+    if vectors.keys() == like.keys():
+        return vectors
+    views: Tree = {}
+    for name, names in _by_dtype(like).items():
+        parts = vectors[name].split([like[k].numel() for k in names])
+        views |= {k: part.view(like[k].shape) for k, part in zip(names, parts, strict=True)}
+    return {k: views[k] for k in like}
+
+
+def _by_dtype(tree: Tree) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name in sorted(tree):
+        found.setdefault(str(tree[name].dtype), []).append(name)
+    return found
+
+
 def dot(a: Tree, b: Tree) -> Tensor:
     """The inner product over the names of `b`."""
     return torch.stack([(a[k] * b[k]).sum() for k in b]).sum()
