@@ -13,6 +13,8 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import shlex
+import signal
+import sys
 import time
 import traceback
 from dataclasses import replace
@@ -81,6 +83,7 @@ def parts(line: str, device: str, runs: Path, results: Path) -> list[Part]:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # which ends the processes, too
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiments", nargs="+")
     parser.add_argument("--device", default="cpu")

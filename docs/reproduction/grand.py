@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import signal
+import sys
 import traceback
 from functools import lru_cache
 from pathlib import Path
@@ -126,6 +128,7 @@ def jobs(tasks: list[str], algorithms: list[str], device: str, file: Path) -> li
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # which ends the processes, too
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--device", default="cpu")

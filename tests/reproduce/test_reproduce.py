@@ -298,6 +298,7 @@ def test_a_campaign_runs_what_is_not_stored(
     campaign = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "reproduction" / "campaign.py"))
     threads = SimpleNamespace(Pool=lambda workers, **_: ThreadPool(workers))  # processes would not know the experiment
     monkeypatch.setattr("multiprocessing.get_context", lambda kind: threads)
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # not for the process that tests
     given = ["campaign.py", "--results", str(tmp_path / "results"), "--runs", str(tmp_path / "runs")]
     for lines in (["tiny --only one,A --seeds 1"], ["tiny --only one --seeds 1", "tiny --seeds 1 --rounds 2"]):
         monkeypatch.setattr("sys.argv", [*given, *lines])
