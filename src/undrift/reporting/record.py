@@ -22,6 +22,7 @@ class HistoryColumn:
     dtype: str
     meaning: str
     chart: str | None = None  # title of its chart in the report
+    title: str | None = None  # where it is drawn on request, if it has no chart in the report
     heading: str | None = None  # of its final value in the summary table
     percent: bool = False  # a share, shown as a percentage
     better: Literal["higher", "lower"] | None = None
@@ -160,16 +161,28 @@ SEVERAL_MODELS = {
 }
 # Of runs whose clients may fail.
 FAILURE_COLUMNS = {
-    name: HistoryColumn(name, "float64", meaning)
-    for name, meaning in (
-        ("asked", "Clients that were asked in the last attempt at the round; `participants` are those who answered."),
-        ("attempts", "Attempts at the round; one that too few clients answer is repeated with others."),
-        ("unanswered", "Clients that were asked and did not answer."),
-        ("late", "Answers that came after the deadline."),
-        ("repeated", "Answers that came twice; the second was ignored."),
-        ("malformed", "Answers with other names, shapes or dtypes than those of the algorithm."),
-        ("not_finite", "Answers with a number that is infinite or not a number."),
-        ("absurd_norm", "Answers over a thousand times as large as the median."),
+    name: HistoryColumn(name, "float64", meaning, title=title)
+    for name, title, meaning in (
+        (
+            "asked",
+            "Clients asked",
+            "Clients that were asked in the last attempt at the round; `participants` are those who answered.",
+        ),
+        (
+            "attempts",
+            "Attempts at the round",
+            "Attempts at the round; one that too few clients answer is repeated with others.",
+        ),
+        ("unanswered", "Clients without an answer", "Clients that were asked and did not answer."),
+        ("late", "Late answers", "Answers that came after the deadline."),
+        ("repeated", "Repeated answers", "Answers that came twice; the second was ignored."),
+        (
+            "malformed",
+            "Malformed answers",
+            "Answers with other names, shapes or dtypes than those of the algorithm.",
+        ),
+        ("not_finite", "Answers that are not finite", "Answers with a number that is infinite or not a number."),
+        ("absurd_norm", "Answers far too large", "Answers over a thousand times as large as the median."),
     )
 }
 # Of runs with client-level differential privacy.

@@ -17,7 +17,7 @@ import numpy as np
 
 from undrift.core.log import printable
 from undrift.reporting.facts import data_name
-from undrift.reporting.record import COLUMNS, column, exploded
+from undrift.reporting.record import COLUMNS, FAILURE_COLUMNS, column, exploded
 from undrift.storage import checkpoint, files
 from undrift.storage.directory import RunDirectory
 from undrift.ui.curves import outline
@@ -35,17 +35,6 @@ _UNSEEN: _Stamp = (-1, -1, -1)
 
 # What the page can draw, where a history has it.
 CHARTS = {each.name: each for each in COLUMNS if each.chart}
-# Titles of what is counted where clients may fail.
-_FAILURES = {
-    "asked": "Clients asked",
-    "attempts": "Attempts at the round",
-    "unanswered": "Clients without an answer",
-    "late": "Late answers",
-    "repeated": "Repeated answers",
-    "malformed": "Malformed answers",
-    "not_finite": "Answers that are not finite",
-    "absurd_norm": "Answers far too large",
-}
 
 
 class UnknownRunError(LookupError):
@@ -233,7 +222,7 @@ class FollowedRun:
             "columns": [
                 {
                     "name": name,
-                    "title": column(name).chart or _FAILURES.get(name) or _text(name),
+                    "title": column(name).chart or column(name).title or _text(name),
                     "percent": column(name).percent,
                 }
                 for name in self.history.names()
@@ -250,7 +239,7 @@ class FollowedRun:
     def _has_none_of(self, failure: str) -> bool:
         """Whether a failure has not occurred in any round, so that there is nothing to draw."""
         usual = 1 if failure == "attempts" else 0
-        return failure in _FAILURES and bool((self.history.column(failure) == usual).all())
+        return failure in FAILURE_COLUMNS and bool((self.history.column(failure) == usual).all())
 
     @property
     def _shown_in_list(self) -> str:
