@@ -107,6 +107,28 @@ def test_curves_of_experiments_are_up_to_date() -> None:
         np.testing.assert_allclose(found, wanted, atol=0.01, rtol=0, err_msg=message)
 
 
+@pytest.mark.parametrize(
+    ("situation", "sentence"),
+    [
+        ("many clients, a part of them in each round, very different classes", "A tenth of the clients a round"),
+        ("few clients, all in every round (hospitals, companies)", "All clients in every round"),
+        ("clients are alike", "Clients that are alike"),
+        ("clients that appear once (phones)", "Clients that keep nothing between rounds"),
+        ("traffic is what costs", "Traffic at most FedAvg's"),
+    ],
+)
+def test_advice_by_situation_is_that_of_the_table_of_all_algorithms(situation: str, sentence: str) -> None:
+    """The first three that docs/which-algorithm.md names for a situation."""
+
+    def names(file: Path, start: str) -> list[str]:
+        line = next(line for line in file.read_text("utf-8").splitlines() if start in line)
+        return re.findall(r"algorithms/(\w+)\.md", line)[:3]
+
+    advice = names(HOME.parent / "which-algorithm.md", f"| {situation} |")
+    assert len(advice) == 3
+    assert advice == names(HOME / "grand.md", f"**{sentence}")
+
+
 def test_the_table_of_all_algorithms_chooses_by_held_out_samples(tmp_path: Path) -> None:
     grand = runpy.run_path(str(HOME / "grand.py"))
     assert len(grand["TASKS"]) == 16

@@ -34,20 +34,20 @@ def test_mix_and_scale() -> None:
     assert_close(tree.scale(A, 2.0), tree.add(A, A))
 
 
-def test_what_is_joined_is_parted_again_whatever_the_order_of_its_names() -> None:
+def test_vectors_and_back_whatever_the_order_of_names() -> None:
     mixed = A | {"n": torch.tensor(2.0, dtype=torch.float64)}
-    assert {k: v.shape for k, v in tree.joined(mixed).items()} == {"torch.float32": (6,), "torch.float64": (1,)}
-    other = tree.parted(tree.joined(dict(reversed(mixed.items()))), mixed)
+    assert {k: v.shape for k, v in tree.to_vectors(mixed).items()} == {"torch.float32": (6,), "torch.float64": (1,)}
+    other = tree.from_vectors(tree.to_vectors(dict(reversed(mixed.items()))), mixed)
     assert list(other) == list(mixed)
     assert all(torch.equal(other[k], v) and other[k].dtype is v.dtype for k, v in mixed.items())
-    many = vmap(lambda each: tree.parted(tree.scale(tree.joined(each), 2.0), each))(STACKED)
+    many = vmap(lambda each: tree.from_vectors(tree.scale(tree.to_vectors(each), 2.0), each))(STACKED)
     assert_close(many, tree.scale(STACKED, 2.0))
 
 
-def test_a_large_tree_is_not_joined() -> None:
+def test_a_large_tree_stays_as_it_is() -> None:
     large = {"w": torch.empty(1 << 20), "b": torch.empty(1)}
-    assert tree.joined(large) is large
-    assert tree.parted(large, large) is large
+    assert tree.to_vectors(large) is large
+    assert tree.from_vectors(large, large) is large
 
 
 def test_dot_is_over_the_names_of_the_second() -> None:

@@ -132,7 +132,7 @@ def figures(totals: Nest, targets: Tensor, metrics: Mapping[str, Metric]) -> dic
 def _blocks(learner: Learner, weights: Weights, x: Tensor) -> list[int]:
     """How many samples are evaluated together; a last one that the model refuses alone joins those before it."""
     statistics = weights.buffers is None and learner.normalises
-    block = STATISTICS if statistics else _together(learner.device)
+    block = STATISTICS if statistics else _block_size(learner.device)
     full, rest = divmod(len(x), block)
     sizes = [block] * full + [rest] * bool(rest)
     if full and rest == 1 and _refuses_one(learner, weights, x[-1:]):
@@ -140,7 +140,7 @@ def _blocks(learner: Learner, weights: Weights, x: Tensor) -> list[int]:
     return sizes
 
 
-def _together(device: torch.device) -> int:
+def _block_size(device: torch.device) -> int:
     """Samples evaluated together: those that stay in a CPU's cache, or as many as a GPU has ample memory for."""
     if device.type == "cpu":
         return 128

@@ -65,18 +65,18 @@ class Adam:
 
     def init(self, params: Tree) -> State:
         device = next(iter(params.values())).device
-        step, zeros = torch.zeros((), dtype=widest(device), device=device), tree.zeros(tree.joined(params))
+        step, zeros = torch.zeros((), dtype=widest(device), device=device), tree.zeros(tree.to_vectors(params))
         return {"mean": zeros, "square": zeros, "step": step}
 
     def update(self, direction: Tree, state: State) -> tuple[Tree, State]:
-        step, given = state["step"] + 1, tree.joined(direction)
+        step, given = state["step"] + 1, tree.to_vectors(direction)
         mean = tree.mix(state["mean"], given, 1 - self.beta1)
         square = {k: self.beta2 * state["square"][k] + (1 - self.beta2) * d * d for k, d in given.items()}
         rise, spread = 1 - self.beta1**step, torch.sqrt(1 - self.beta2**step)
         update = {
             k: (m / rise.to(m.dtype)) / (torch.sqrt(square[k]) / spread.to(m.dtype) + self.eps) for k, m in mean.items()
         }
-        return tree.parted(update, direction), {"mean": mean, "square": square, "step": step}
+        return tree.from_vectors(update, direction), {"mean": mean, "square": square, "step": step}
 
     def gain(self, steps: Tensor) -> Tensor | None:
         return None
@@ -90,13 +90,13 @@ class RMSprop:
     eps: float = 1e-8
 
     def init(self, params: Tree) -> State:
-        return {"square": tree.zeros(tree.joined(params))}
+        return {"square": tree.zeros(tree.to_vectors(params))}
 
     def update(self, direction: Tree, state: State) -> tuple[Tree, State]:
-        given = tree.joined(direction)
+        given = tree.to_vectors(direction)
         square = {k: self.alpha * state["square"][k] + (1 - self.alpha) * d * d for k, d in given.items()}
         update = {k: d / (torch.sqrt(square[k]) + self.eps) for k, d in given.items()}
-        return tree.parted(update, direction), {"square": square}
+        return tree.from_vectors(update, direction), {"square": square}
 
     def gain(self, steps: Tensor) -> Tensor | None:
         return None

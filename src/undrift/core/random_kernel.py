@@ -43,11 +43,9 @@ class Words(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, axes: Any, *inputs: Any) -> tuple[Tensor, int]:
         *key, stream, step, count = inputs
-        most = max(each.dim() - (axis is not None) for each, axis in zip(key, axes, strict=False))
-        stacked = [
-            each if axis is None else _leading(each.movedim(axis, 0), 1 + most)
-            for each, axis in zip(key, axes, strict=False)
-        ]
+        parts = list(zip(key, axes[:3], strict=True))
+        most = max(each.dim() - (axis is not None) for each, axis in parts)
+        stacked = [each if axis is None else _leading(each.movedim(axis, 0), 1 + most) for each, axis in parts]
         return _words(stacked, stream, step, count), 0
 
 

@@ -61,15 +61,15 @@ def zeros(tree: Tree) -> Tree:
 _SMALL = 1 << 20  # numbers: a larger tree takes longer to copy than what its tensors cost one by one
 
 
-def joined(tree: Tree) -> Tree:
+def to_vectors(tree: Tree) -> Tree:
     """The tensors of a small tree, in the order of their names, as one vector of each dtype: one kernel for all."""
     if sum(v.numel() for v in tree.values()) > _SMALL:
         return tree
     return {name: torch.cat([tree[k].flatten() for k in names]) for name, names in _by_dtype(tree).items()}
 
 
-def parted(vectors: Tree, like: Tree) -> Tree:
-    """What was `joined`, as views with the names and shapes of a tree like the one that was."""
+def from_vectors(vectors: Tree, like: Tree) -> Tree:
+    """The tree that `to_vectors` was given, as views with the names and shapes of `like`."""
     if vectors.keys() == like.keys():
         return vectors
     views: Tree = {}

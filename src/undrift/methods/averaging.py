@@ -156,13 +156,13 @@ class Train:
         gain = method.optimizer.gain(task.steps)
         walked = None if gain is None else gain * task.lr
         # A displacement that is not linear in the directions (Adam's) does not determine them, so they are summed.
-        directions = tree.zeros(tree.joined(anchor)) if walked is None else {}
+        directions = tree.zeros(tree.to_vectors(anchor)) if walked is None else {}
         local = _Local(anchor, client, method.optimizer.init(anchor), buffers, directions)
         observed = Observed(task)
 
         def mean_direction(update: Tree) -> Tree:
             if walked is None:
-                return tree.take(tree.scale(tree.parted(local.directions, anchor), 1 / task.steps), update)
+                return tree.take(tree.scale(tree.from_vectors(local.directions, anchor), 1 / task.steps), update)
             return displacement_slope(update, walked)
 
         at = At(
@@ -216,7 +216,7 @@ class Train:
         for c in hooks["step"]:
             grad, own = c.step(grad, _entry(client, c.key), _with_inbox(at, c, inbox))
             client = _with_entry(client, c.key, own)
-        directions = tree.add(local.directions, tree.joined(grad)) if local.directions else {}
+        directions = tree.add(local.directions, tree.to_vectors(grad)) if local.directions else {}
         step, memory = method.optimizer.update(grad, local.memory)
         if hooks["move"]:
             change = tree.scale(step, -task.lr)
