@@ -1,16 +1,18 @@
 """Runs experiments in parts, an algorithm in a case each, on several processes, and adds them to the stored results.
 
     python docs/reproduction/campaign.py "fedhbm-table3 --only non-IID --seeds 3" fedpmvr-table1-fmnist \\
-        [--device cuda] [--workers 8] [--results docs/reproduction/results] [--runs DIR]
+        [--device cuda] [--workers 8] [--minutes 20] [--results docs/reproduction/results] [--runs DIR]
 
 An argument has the options `--only`, `--seeds` and `--rounds` of `undrift reproduce`. Parts that are stored already are
-not repeated, and those that were interrupted continue where DIR is the same. `make reproduction-report` then writes
-the pages.
+not repeated, and those that were interrupted continue where DIR is the same. After `--minutes`, runs end with the next
+round that is evaluated, and are stored with the rounds they have; no further part is begun. `make reproduction-report`
+then writes the pages.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import shlex
 import signal
@@ -19,7 +21,7 @@ import time
 import traceback
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from undrift.reproduce import stored
 from undrift.reproduce.experiment import find
@@ -39,6 +41,7 @@ class Part(NamedTuple):
     rounds: int | None
     device: str
     runs: Path
+    until: float  # seconds since the epoch
 
     @property
     def home(self) -> Path:
@@ -47,20 +50,25 @@ class Part(NamedTuple):
 
 def measure(part: Part) -> tuple[Part, float, str]:
     """Runs a part; the seconds that it took, and what went wrong."""
-    begun = time.perf_counter()
-    only = [each for each in (part.label, part.case) if each]
+    begun = time.time()
+    if begun > part.until:
+        return part, 0.0, "not begun"
+
+    def over(row: dict[str, Any], _: object) -> bool:
+        return time.time() > part.until and math.isfinite(row["accuracy"])
+
     try:
-        whole = plan(find(part.name), seeds=part.seeds, rounds=part.rounds, only=only)
+        whole = plan(find(part.name), seeds=part.seeds, rounds=part.rounds, only=f"{part.label},{part.case}")
         with hidden():
-            results = run(replace(whole, changed={**whole.changed, "run.device": part.device}), part.home)
+            results = run(replace(whole, changed={**whole.changed, "run.device": part.device}), part.home, [over])
         stored.write(results, part.home)
         error = ""
     except Exception:
         error = traceback.format_exc()
-    return part, time.perf_counter() - begun, error
+    return part, time.time() - begun, error
 
 
-def parts(line: str, device: str, runs: Path, results: Path) -> list[Part]:
+def parts(line: str, device: str, runs: Path, results: Path, until: float) -> list[Part]:
     """Of an experiment, as it is given, those that are not stored."""
     parser = argparse.ArgumentParser(prog="an experiment")
     parser.add_argument("name")
@@ -70,12 +78,12 @@ def parts(line: str, device: str, runs: Path, results: Path) -> list[Part]:
     given = parser.parse_args(shlex.split(line))
     experiment = find(given.name)
     name = experiment.folder
-    chosen = plan(find(name), only=[each.strip() for each in given.only.split(",") if each.strip()])
+    chosen = plan(find(name), only=given.only)
     home = results / name
     there = stored.read(home).records if home.exists() else {}
     known = {(case, record.label) for case, records in there.items() for record in records}
     return [
-        Part(name, case, label, given.seeds, given.rounds, device, runs)
+        Part(name, case, label, given.seeds, given.rounds, device, runs, until)
         for case in chosen.cases
         for label in chosen.algorithms
         if (case, label) not in known
@@ -88,12 +96,14 @@ def main() -> None:
     parser.add_argument("experiments", nargs="+")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--runs", type=Path, default=Path("reproduction"))
     given = parser.parse_args()
+    until = time.time() + 60 * given.minutes
     once: dict[tuple[str, ...], Part] = {}
     for line in given.experiments:
-        for part in parts(line, given.device, given.runs.absolute(), given.results):
+        for part in parts(line, given.device, given.runs.absolute(), given.results, until):
             once.setdefault((part.name, part.case, part.label), part)  # of one that is given twice the first
     todo = list(once.values())
     # A process for every part: an error of the device would make all later ones of its process fail.

@@ -188,6 +188,15 @@ def test_blocks_of_full_passes_have_room(room: int, clients: int, block: int) ->
     assert Batched(clients, full_pass_samples=room)._full_pass_block(clients) == block
 
 
+@pytest.mark.parametrize(("flops", "steps"), [(1e6, [40]), (1e9, [1, 2, 4, 40])])
+def test_unequal_clients_of_a_gpu_wait_for_each_other_where_their_steps_leave_it_idle(
+    flops: float, steps: list[int]
+) -> None:
+    sizes = np.array([10, 20, 40, 400]).repeat(4)
+    found = Batched(100, replayed=True, step_flops=flops).arrange(Schedule(10, 1, None), sizes, (10, 400))
+    assert [shape.steps for shape in found.shapes] == steps
+
+
 @pytest.mark.parametrize("augment", ["flip", "crop", "crop-flip"])
 def test_engines_agree_on_augmentation(augment: str) -> None:
     alone, together = (simulate(seeded(cnn), images(), e, augment=augment) for e in ("sequential", "batched"))

@@ -22,7 +22,7 @@ from undrift.reproduce import experiment, page, stored
 from undrift.reproduce.cost import Cost, cost
 from undrift.reproduce.experiment import Experiment, read
 from undrift.reproduce.measures import measure_named
-from undrift.reproduce.plan import plan
+from undrift.reproduce.plan import listed, plan
 from undrift.reproduce.results import Results
 from undrift.reproduce.run import run
 from undrift.reproduce.verdicts import Outcome, Verdict, verdicts
@@ -123,10 +123,13 @@ class TestPlans:
         assert short.rounds("one") == 2
 
     def test_some_of_it(self, tiny: Experiment) -> None:
-        some = plan(tiny, only=["B", "two"], rounds=3, seeds=1)
+        some = plan(tiny, only="B,two", rounds=3, seeds=1)
         assert (some.cases, list(some.algorithms), some.rounds("two")) == (("two",), ["B"], 3)
         with pytest.raises(ValueError, match="tiny has no 'C'"):
-            plan(tiny, only=["C"])
+            plan(tiny, only="C")
+        names = "GHB, τ = 1,FedPMVR (drift, reset), one,FedPMVR (drift"
+        known = ["GHB, τ = 1", "GHB", "FedPMVR (drift, reset)", "one"]
+        assert listed(names, known) == ["GHB, τ = 1", "FedPMVR (drift, reset)", "one", "FedPMVR (drift"]
         with pytest.raises(ValueError, match="rounds must be at least 1"):
             plan(tiny, rounds=0)
 
@@ -286,7 +289,7 @@ def test_parts_that_were_run_apart_are_added_in_the_order_of_the_experiment(tiny
     stored.write(run(plan(tiny), tmp_path / "whole"), tmp_path / "whole")
     for case, label in (("two", "B"), ("one", "B"), ("two", "A"), ("one", "A"), ("one", "B")):
         home = tmp_path / f"{case}-{label}"
-        stored.write(run(plan(tiny, only=[case, label]), home), home)
+        stored.write(run(plan(tiny, only=f"{case},{label}"), home), home)
         stored.add(home, tmp_path / "added")
     for name in (stored.HISTORIES, stored.ABOUT, stored.ANSWERS):
         assert (tmp_path / "added" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
@@ -338,7 +341,7 @@ def test_all_that_is_measured_is_stored(tmp_path: Path, monkeypatch: pytest.Monk
     names = ("last macro F1", "set size at 90 %", "coverage at 90 %")
     wide = read("tiny", TINY.replace("[seeds]", asked) + "".join(further.format(name) for name in names))
     monkeypatch.setattr(stored, "find", lambda name: wide)
-    whole = run(plan(wide, only=["A", "one"], seeds=1), tmp_path / "out")
+    whole = run(plan(wide, only="A,one", seeds=1), tmp_path / "out")
     stored.write(whole, tmp_path / "out")
     again = stored.read(tmp_path / "out")
     for name in names:
@@ -355,7 +358,7 @@ def test_rates_are_tuned_on_held_out_samples(tiny: Experiment, tmp_path: Path, m
     grid = '[tuning]\nrounds = 2\ngrid = { value = { lr = [1e-6, 0.2] }, source = "§1" }\n'
     tuned = read("tiny", text + grid)
     monkeypatch.setattr(stored, "find", lambda name: tuned)
-    found = run(plan(tuned, only=["one"], seeds=1), tmp_path / "out")
+    found = run(plan(tuned, only="one", seeds=1), tmp_path / "out")
     assert found.chosen["one"].algorithms == {"A": "fedavg(lr=0.2)", "B": "fedprox(mu=0.1, lr=0.2)"}
     assert [each.text for each in found.chosen["one"].tried if each.label == "A"] == [
         "fedavg(lr=1e-06)",
@@ -370,10 +373,10 @@ def test_algorithms_that_are_run_later_add_up(tmp_path: Path, monkeypatch: pytes
     text = TINY.replace('lr = { value = 0.1, source = "§1" }', "")
     grid = '[tuning]\nrounds = 2\ngrid = { value = { lr = [0.1, 0.2], "fedprox.mu" = [0.1, 1] }, source = "§1" }\n'
     tuned = read("tiny", text.replace("fedprox(mu=0.1)", "fedprox") + grid)
-    parts = [run(plan(tuned, only=[label, "one"], seeds=1), tmp_path) for label in ("A", "B")]
+    parts = [run(plan(tuned, only=f"{label},one", seeds=1), tmp_path) for label in ("A", "B")]
     assert [len(each.chosen["one"].tried) for each in parts] == [2, 2]  # as many of each, though B has four
     monkeypatch.setattr("undrift.simulation.run.Run.keep", lambda *given: pytest.fail("it trains again"))
-    whole = run(plan(tuned, only=["one"], seeds=1), tmp_path)
+    whole = run(plan(tuned, only="one", seeds=1), tmp_path)
     assert dict(whole.chosen["one"].algorithms) == {
         label: part.chosen["one"].algorithms[label] for label, part in zip("AB", parts, strict=True)
     }

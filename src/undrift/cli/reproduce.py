@@ -10,7 +10,6 @@ import typer
 from undrift.cli.console import print_json, print_markup, print_paths, print_table
 from undrift.cli.help import examples
 from undrift.cli.options import AsJson
-from undrift.cli.results import listed
 from undrift.core.log import notice
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def reproduce(
     from undrift.storage import files
 
     experiment = find(name)
-    chosen = plan(experiment, fast=fast, seeds=seeds, rounds=rounds, only=listed(only) or ())
+    chosen = plan(experiment, fast=fast, seeds=seeds, rounds=rounds, only=only)
     home = out or Path("reproduction") / (experiment.folder + ("-fast" if fast else ""))
     written = home / f"{name}.md"
     try:

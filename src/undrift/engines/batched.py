@@ -6,6 +6,7 @@ nothing. Clients are sorted by their number of steps first, so that there is lit
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,7 @@ from undrift.engines.work import (
 from undrift.protocol import Answer, Mail, Message, Phase
 
 _LARGEST_BLOCK = 1024  # samples of a client in a block of a full pass; more would save no time
+_BUSY = 10e9  # floating-point operations of a step, with which its kernels take longer to run than to launch
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Batched:
     convolutions: bool = False  # the model's convolutions are our own kernels
     compiled: bool = False
     full_pass_samples: int = 0  # of all clients together, that a block of a full pass has room for; 0: small blocks
+    step_flops: float = math.inf  # floating-point operations of a client's step
 
     @property
     def name(self) -> str:
@@ -77,8 +80,13 @@ class Batched:
         return Arrangement(tuple(exact(schedule, block) for block in blocks), None if as_they_come else order)
 
     def _even_chunk(self, schedule: Schedule, sizes: Ints) -> int:
-        """Clients of a block: fewer than memory allows where the smaller ones would otherwise wait for the largest."""
+        """Clients of a block: fewer than memory allows where the smaller ones would otherwise wait for the largest.
+
+        Steps that leave a GPU idle cost the same however many clients take them, so that they are taken together.
+        """
         steps, count = schedule.step_counts(sizes), len(sizes)
+        if self.step_flops * count < _BUSY:
+            return min(self.chunk, count)
         waste = int(steps.max()) * count / int(steps.sum())
         blocks = 1 if waste < 1.25 else max(1, min(4, count // 4))
         return min(self.chunk, -(-count // blocks))

@@ -25,6 +25,7 @@ from undrift.engines.workload import Workload
 _MEMORY = {"cpu": 1 << 30, "cuda": 16 << 30}  # bytes that a chunk of clients may take
 _FULL_PASS = {"cpu": 64 << 20, "cuda": 16 << 30}  # bytes of a block of their full passes; a CPU has a cache
 _HEAVY = 30e6  # floating-point operations of a forward pass
+_BACKWARD = 3  # times the operations of a forward pass are those of one with its backward pass
 _WORTH_A_NOTICE = 2  # seconds
 _MOST_CORES = 1024  # of a client
 _MODEL_COPIES = 8  # parameters, gradient, update, state and temporaries of one client
@@ -181,7 +182,8 @@ def _plain_batched(workload: Workload, count: int = 0) -> Batched:
     # Small blocks leave a GPU idle, and of the models that a CPU trains batched they cost more than they compute.
     larger = not (learner.normalises or learner.draws_numbers or mixing(workload))  # which depend on the blocks
     room = _FULL_PASS["cuda" if replayed else "cpu"] // max(1, _bytes_of_sample(workload)) if larger else 0
-    return Batched(count or _chunk(workload), replayed=replayed, full_pass_samples=room)
+    flops = _BACKWARD * _flops_of_sample(workload) * workload.largest_batch if replayed else math.inf
+    return Batched(count or _chunk(workload), replayed=replayed, full_pass_samples=room, step_flops=flops)
 
 
 def _may_round(workload: Workload) -> bool:
@@ -196,25 +198,35 @@ def _heavy(workload: Workload) -> str:
     A convolution per client is a grouped convolution, which CPUs are slow at. Otherwise it depends on the work of a
     batch: perceptrons of three layers were faster batched up to 20 MFLOP, and one by one from 40 MFLOP on.
     """
-    learner, table = workload.training.learner, workload.training.table
+    learner = workload.training.learner
     if learner.device.type != "cpu":
         return ""
     if any(torch_private.is_convolution(part) for part in learner.module.modules()):
         return "a convolution"
+    return "a batch of this much work" if _flops_of_sample(workload) * workload.largest_batch > _HEAVY else ""
+
+
+def _flops_of_sample(workload: Workload) -> float:
+    """Floating-point operations of a forward pass."""
+    learner, table = workload.training.learner, workload.training.table
     two = table.x[[0, 0]]  # for batch normalisation
-    each = torch_private.flops(lambda: learner.outputs(learner.parameters, learner.buffers, two), _uncounted()) / 2
-    return "a batch of this much work" if each * workload.largest_batch > _HEAVY else ""
+    return torch_private.flops(lambda: learner.outputs(learner.parameters, learner.buffers, two), _uncounted()) / 2
 
 
 def _uncounted() -> dict[Any, Any]:
     """Operators that PyTorch's counter does not know, where this version has them, and their formulas."""
-    layer = getattr(torch.ops.aten, "mkldnn_rnn_layer", None)
-    return {} if layer is None else {layer: _recurrence}
+    formulas = {"mkldnn_rnn_layer": _recurrence, "_cudnn_rnn": _recurrences}
+    return {getattr(torch.ops.aten, name): f for name, f in formulas.items() if hasattr(torch.ops.aten, name)}
 
 
 def _recurrence(x: Sequence[int], inputs: Sequence[int], hidden: Sequence[int], *_: Any, **__: Any) -> int:
     """Operations of an LSTM layer with these shapes, samples [T, B, ...]."""
     return 2 * x[0] * x[1] * (math.prod(inputs) + math.prod(hidden))
+
+
+def _recurrences(x: Sequence[int], weights: Sequence[Sequence[int]], *_: Any, **__: Any) -> int:
+    """The same of all layers at once, by cuDNN."""
+    return 2 * x[0] * x[1] * sum(math.prod(shape) for shape in weights if len(shape) > 1)
 
 
 def _chunk(workload: Workload) -> int:

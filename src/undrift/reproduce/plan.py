@@ -57,15 +57,16 @@ def plan(
     fast: bool = False,
     seeds: int | None = None,
     rounds: int | None = None,
-    only: Sequence[str] = (),
+    only: str = "",
 ) -> Plan:
-    """`only` names algorithms and cases; of those that it does not name a kind of, all are run."""
+    """`only` names algorithms and cases ("FedAvg,non-IID"); of those that it does not name a kind of, all are run."""
     if fast and not experiment.fast:
         raise ValueError(f"{experiment.name} has no short version")
     short = experiment.fast if fast else {}
     algorithms = short.get("algorithms") or {each.label: each.run for each in experiment.entries}
     cases = tuple(short.get("cases") or experiment.cases)
-    for name in only:
+    chosen = listed(only, [*algorithms, *cases])
+    for name in chosen:
         if name not in (*algorithms, *cases):
             raise ValueError(
                 f"{experiment.name} has no {check.shown(name)}{check.nearest(name, [*algorithms, *cases])}"
@@ -79,9 +80,19 @@ def plan(
     return Plan(
         experiment,
         fast,
-        tuple(case for case in cases if case in only) or cases,
-        {label: text for label, text in algorithms.items() if label in only} or algorithms,
+        tuple(case for case in cases if case in chosen) or cases,
+        {label: text for label, text in algorithms.items() if label in chosen} or algorithms,
         seeds or int(short.get("seeds", experiment.seeds.value)),
         changed,
         None if fast else experiment.tuning,
     )
+
+
+def listed(text: str, known: Sequence[str]) -> list[str]:
+    """The names of a list with commas, which some of the names have themselves."""
+    parts, names = [part.strip() for part in text.split(",") if part.strip()], []
+    while parts:
+        longest = next((n for n in range(len(parts), 1, -1) if ", ".join(parts[:n]) in known), 1)
+        names.append(", ".join(parts[:longest]))
+        parts = parts[longest:]
+    return names

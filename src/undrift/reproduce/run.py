@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from undrift.reporting.record import Record
 from undrift.reproduce.plan import Plan
 from undrift.reproduce.results import Chosen, Results, Tried, correct_answers
 from undrift.simulation.arguments import read_settings
+from undrift.simulation.callbacks import CallbackLike
 from undrift.simulation.compare import compare
 from undrift.simulation.vary import Loaded
 from undrift.storage.comparison import folders_of, unique_folder
@@ -19,18 +21,18 @@ from undrift.tuning.trial import Trial
 _TUNING = "tuning"  # the folder of a case's trials
 
 
-def run(plan: Plan, home: Path) -> Results:
-    """All cases of a plan, in folders of their own."""
+def run(plan: Plan, home: Path, callbacks: Sequence[CallbackLike] = ()) -> Results:
+    """All cases of a plan, in folders of their own; `callbacks` watch the runs that count, not those of a tuning."""
     folders = folders_of(plan.cases) if len(plan.experiment.cases) > 1 else {"": ""}
     records, chosen = {}, {}
     for case in plan.cases:
         if case:
             notice(f"{plan.experiment.name}: {case}")
-        chosen[case], records[case] = _run_case(plan, case, home / folders[case])
+        chosen[case], records[case] = _run_case(plan, case, home / folders[case], callbacks)
     return Results(plan.experiment, records, chosen, fast=plan.fast, correct=correct_answers(records))
 
 
-def _run_case(plan: Plan, case: str, home: Path) -> tuple[Chosen, list[Record]]:
+def _run_case(plan: Plan, case: str, home: Path, callbacks: Sequence[CallbackLike]) -> tuple[Chosen, list[Record]]:
     """The algorithms with their rates, and the runs."""
     settings = plan.settings(case)
     data, model = Loaded(plan.data(case)), settings["model.name"]
@@ -41,7 +43,8 @@ def _run_case(plan: Plan, case: str, home: Path) -> tuple[Chosen, list[Record]]:
         rounds = {} if tuning.rounds is None else {"rounds": min(tuning.rounds, plan.rounds(case))}
         chosen, first = _tuned(plan, model, data, arguments | rounds, home / _TUNING), tuning.seeds
     seeds = list(range(first, first + plan.seeds))
-    return chosen, compare(chosen.algorithms, model, data, seeds=seeds, out=home, **arguments).records
+    runs = compare(chosen.algorithms, model, data, seeds=seeds, callbacks=callbacks, out=home, **arguments)
+    return chosen, runs.records
 
 
 def _tuned(plan: Plan, model: str, data: Loaded, arguments: dict[str, Any], home: Path) -> Chosen:
