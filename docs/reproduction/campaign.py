@@ -3,8 +3,9 @@
     python docs/reproduction/campaign.py "fedhbm-table3 --only non-IID --seeds 3" fedpmvr-table1-fmnist \\
         [--device cuda] [--workers 8] [--minutes 20] [--results docs/reproduction/results] [--runs DIR]
 
-An argument has the options `--only`, `--seeds` and `--rounds` of `undrift reproduce`. Parts that are stored already are
-not repeated, and those that were interrupted continue where DIR is the same. After `--minutes`, runs end with the next
+An argument has the options `--only`, `--seeds` and `--rounds` of `undrift reproduce`. Parts that are stored already, of
+this experiment or with the same settings of another, are not repeated, and those that were interrupted continue where
+DIR is the same. After `--minutes`, runs end with the next
 round that is evaluated, and are stored with the rounds they have; no further part is begun. `make reproduction-report`
 then writes the pages.
 """
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from undrift.reproduce import stored
+from undrift.reproduce.common_runs import take_over
 from undrift.reproduce.experiment import find
 from undrift.reproduce.plan import plan
 from undrift.reproduce.run import run
@@ -76,9 +78,11 @@ def parts(line: str, device: str, runs: Path, results: Path, until: float) -> li
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--rounds", type=int)
     given = parser.parse_args(shlex.split(line))
-    experiment = find(given.name)
-    name = experiment.folder
-    chosen = plan(find(name), only=given.only)
+    experiment = find(find(given.name).folder)
+    name = experiment.name
+    chosen = plan(experiment, only=given.only)
+    for case, label in take_over(experiment, results):
+        print(f"{name} {case} {label}: from another experiment", flush=True)
     home = results / name
     there = stored.read(home).records if home.exists() else {}
     known = {(case, record.label) for case, records in there.items() for record in records}

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 from undrift.recommendation import page as all_algorithms
 from undrift.reproduce import curves, page, stored
-from undrift.reproduce.experiment import Experiment, Figure, find, names
+from undrift.reproduce.experiment import Claim, Experiment, find, names
 from undrift.reproduce.measures import measure_named
 from undrift.reproduce.results import Results
 from undrift.reproduce.verdicts import Outcome, verdicts
@@ -71,12 +72,26 @@ def summary(there: Sequence[Results]) -> str:
     rows = []
     for name, about in PAPERS.items():
         claims = sum(len(each.claims) for each in of_paper(name))
-        found = [
-            str(one.outcome) for each in there if each.experiment.paper == about["paper"] for one in verdicts(each)
-        ]
-        counts = [found.count(outcome) for outcome in outcomes]
-        rows.append([f"[{about['paper']}]({name}.md)", str(claims), *map(str, counts), str(claims - sum(counts))])
-    return table(["paper", "claims", *outcomes, "not run"], rows)
+        own = [each for each in there if each.experiment.paper == about["paper"]]
+        found = [(one, each) for each in own for one in verdicts(each) if one.outcome is not Outcome.UNTESTED]
+        counts = [sum(one.outcome == outcome for one, _ in found) for outcome in outcomes]
+        cut = sum("of" in rounds_of_claim(one.claim, each) for one, each in found)
+        no_data = sum(len(each.claims) for each in of_paper(name) if missing_data(each))
+        left = claims - len(found) - no_data
+        rows.append([f"[{about['paper']}]({name}.md)", *map(str, (claims, *counts, cut, left, no_data))])
+    heads = ["paper", "claims", *outcomes, "of these after fewer rounds", "not decided yet", "not testable here"]
+    return table(heads, rows)
+
+
+def rounds_of_claim(claim: Claim, of: Results) -> str:
+    """Rounds of the algorithms that it is about; of how many, where some have fewer than the paper."""
+    cases = {each for each in (*claim.cases, claim.than_case) if each in of.records}
+    known = [
+        count for case in cases for label, count in of.rounds_of(case).items() if label in (claim.better, *claim.than)
+    ]
+    few, most = min(known, default=0), max(known, default=0)
+    wanted = max(int(of.experiment.settings_of(case)["run.rounds"]) for case in claim.cases)
+    return f"{few} to " * (few < most) + str(most) + f" of {wanted}" * (few < wanted)
 
 
 def winners(there: Sequence[Results]) -> str:
@@ -84,20 +99,35 @@ def winners(there: Sequence[Results]) -> str:
     rows: dict[tuple[str, ...], list[str]] = {}
     for each in there:
         of = each.experiment
-        for name in [figures.measure for figures in of.figures if figures.measure != "best round"]:
-            for case in each.records:
-                own = [row for row in each.table(name) if row.case == case]
-                sign = 1 if measure_named(name).higher_is_better else -1
-                here = [row for row in own if row.here.values]
-                paper = [row for row in own if row.paper is not None]
-                best = max(here, key=lambda row: sign * row.here.mean).label if here else "–"
-                printed = max(paper, key=lambda row: sign * (row.paper or Figure(0)).value).label if paper else "–"
+        for name, values in [(one.measure, one.values) for one in of.figures if one.measure != "best round"]:
+            for case in [case for case in each.records if values.get(case)]:
                 run = f"{len(each.labels(case))} of {len(of.entries)}"
-                link = f"[{of.paper}, {of.table}]({of.name}.md)"
-                rows.setdefault((link, measure_named(name).text, best, printed, run), []).append(case)
+                link, text = f"[{of.paper}, {of.table}]({of.name}.md)", measure_named(name).text
+                rows.setdefault((link, text, *best(each, name, case), run), []).append(case)
     cells = [[link, text, ", ".join(cases) or "–", *rest] for (link, text, *rest), cases in rows.items()]
-    heads = ["experiment", "measure", "case", "best here", "best of the same in the paper", "algorithms run"]
+    heads = ["experiment", "measure", "case", "rounds", "best here", "best of the same in the paper", "algorithms run"]
     return table(heads, cells)
+
+
+def best(of: Results, name: str, case: str) -> tuple[str, str, str]:
+    """After how many rounds, the best here and in the paper, of those that were run.
+
+    The rounds are those that all have whom the paper compares, but where a target is to be reached.
+    """
+    measure, rounds = measure_named(name), of.rounds_of(case)
+    paper = {row.label: row.paper.value for row in of.table(name) if row.case == case and row.paper is not None}
+    compared = [rounds[label] for label in paper if label in rounds] or list(rounds.values())
+    count = max(compared) if measure.at_least or measure.needs_predictions else min(compared)
+    long_enough = [label for label in rounds if measure.at_least or rounds[label] >= count]
+    here = {label: of.values(case, label, name, count).mean for label in long_enough}
+    here = {label: value for label, value in here.items() if math.isfinite(value)}
+    choose = max if measure.higher_is_better else min
+    wanted = of.experiment.settings_of(case)["run.rounds"]
+    return (
+        f"{count}" + f" of {wanted}" * (count < wanted),
+        choose(here, key=here.__getitem__, default="–"),
+        choose(paper, key=paper.__getitem__, default="–"),
+    )
 
 
 def paper_page(name: str, there: Sequence[Results]) -> str:
@@ -105,13 +135,21 @@ def paper_page(name: str, there: Sequence[Results]) -> str:
     experiments, run = of_paper(name), {each.experiment.name: each for each in there}
     paper = PAPERS[name]["paper"]
     judged = [
-        [f"[{each.table}]({each.name}.md)", one.claim.text, f"**{one.outcome}**", one.reason]
+        [
+            f"[{each.table}]({each.name}.md)",
+            one.claim.text,
+            f"**{one.outcome}**",
+            rounds_of_claim(one.claim, run[each.name]),
+            one.reason,
+        ]
         for each in experiments
         if each.name in run
         for one in verdicts(run[each.name])
     ]
     lines = [f"# {paper}", "", "How verdicts are made: [do the cures work?](index.md)", "", "## Claims", ""]
-    lines += [table(["experiment", "claim", "verdict", "why"], judged) if judged else "No experiment was run yet.\n"]
+    lines += [
+        table(["experiment", "claim", "verdict", "rounds", "why"], judged) if judged else "No experiment was run yet.\n"
+    ]
     lines += ["## What differed", "", *(f"* {each}" for each in PAPERS[name]["differences"]), ""]
     left = [
         [
@@ -129,9 +167,13 @@ def paper_page(name: str, there: Sequence[Results]) -> str:
 
 def reason(of: Experiment) -> str:
     """Why an experiment was not run."""
-    data = {str(of.settings_of(case)["data.name"]) for case in of.cases}
-    missing = sorted(data & set(ABOUT["not_at_hand"]))
-    return f"data not at hand: {', '.join(missing)}" if missing else "not run yet"
+    missing = missing_data(of)
+    return f"not testable here, data not at hand: {', '.join(missing)}" if missing else "not run yet"
+
+
+def missing_data(of: Experiment) -> list[str]:
+    """Data sets of an experiment that were not at hand."""
+    return sorted({str(of.settings_of(case)["data.name"]) for case in of.cases} & set(ABOUT["not_at_hand"]))
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

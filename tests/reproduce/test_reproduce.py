@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from undrift.cli import app
 from undrift.reporting.record import Record
 from undrift.reproduce import experiment, page, stored
+from undrift.reproduce.common_runs import take_over
 from undrift.reproduce.cost import Cost, cost
 from undrift.reproduce.experiment import Experiment, read
 from undrift.reproduce.measures import measure_named
@@ -205,6 +206,8 @@ class TestVerdicts:
     def test_within_the_spread(self, tiny: Experiment) -> None:
         text = TINY.replace("B = 70", "B = [79.5, 0.5]").replace('better = "A"', 'better = "A"\ncases = ["one"]')
         near = records(A=[0.801, 0.799], B=[0.797, 0.797])
+        assert self.outcome(read("tiny", text), one=near) is Outcome.PARTLY  # after two of four rounds
+        text = text.replace("rounds = { value = 4", "rounds = { value = 2")
         assert self.outcome(read("tiny", text), one=near) is Outcome.REPRODUCED
         assert self.outcome(tiny, one=near) is Outcome.PARTLY
 
@@ -227,6 +230,11 @@ class TestVerdicts:
         assert self.outcome(tiny, one=records(A=[None, None], B=[0.8, 0.8])) is Outcome.NOT
         assert self.outcome(tiny, one=records(A=[0.2, 0.2], B=[None, None])) is Outcome.PARTLY
         assert results(tiny, one=records(A=[0.2, None])).values("one", "A", "best").without == 1
+
+    def test_of_one_that_never_reached_a_target_before_the_other_diverged(self) -> None:
+        text = TINY.replace('measure = "best"\nbetter', 'measure = "rounds to 90 %"\nbetter')
+        assert self.outcome(read("tiny", text), one=records(A=[0.2], B=[None])) is Outcome.UNTESTED
+        assert self.outcome(read("tiny", text), one=records(A=[0.95], B=[None])) is Outcome.PARTLY
 
     def test_one_that_diverged_is_in_the_table(self, tiny: Experiment) -> None:
         shown = page.table(results(tiny, two=records(A=[0.2, 0.2], B=[None, None])), "best")
@@ -256,6 +264,35 @@ class TestVerdicts:
         assert found == (found.claim, Outcome.REPRODUCED, "A is ahead of B, with p < 0.05")
         (other,) = verdicts(results(read("tiny", text.replace('better = "A"', 'better = "B"')), one=[*never, *early]))
         assert other == (other.claim, Outcome.NOT, "B is behind A, with p < 0.05")
+
+    def test_runs_are_compared_after_the_same_rounds(self, tiny: Experiment) -> None:
+        """A is better at the end, of which B was not run so far."""
+        long = [Record("A", seed, history(0.1, 0.2, 0.9), {}, {}) for seed in range(2)]
+        short = [Record("B", seed, history(0.1, 0.3 + seed / 100), {}, {}) for seed in range(2)]
+        uneven = results(tiny, one=[*long, *short])
+        (found,) = verdicts(uneven)
+        assert found.outcome is Outcome.NOT
+        assert page.conditions(uneven) == ["one: 2 to 3\u00a0rounds of 4, 2\u00a0seeds"]
+        assert [row[1:3] for row in page.table(uneven, "best")] == [["algorithm", "rounds"], ["A", "3"], ["B", "2"]]
+
+    def test_final_models_are_compared_after_the_same_rounds_only(self) -> None:
+        text = TINY.replace('measure = "best"\nbetter', 'measure = "set size at 90 %"\nbetter')
+        size = {"set size at 90 %": [math.nan, 1.5]}
+        mine = [Record("A", seed, history(0.1, 0.9).assign(**size), {}, {}) for seed in range(2)]
+        theirs = [Record("B", seed, history(0.1, 0.3).assign(**size), {}, {}) for seed in range(2)]
+        longer = [Record("B", seed, history(0.1, 0.3, 0.3).assign(x=0), {}, {}) for seed in range(2)]
+        of = read("tiny", text)
+        assert verdicts(results(of, one=[*mine, *theirs]))[0].outcome is not Outcome.UNTESTED
+        (found,) = verdicts(results(of, one=[*mine, *longer]))
+        assert found[1:] == (Outcome.UNTESTED, "the rounds that were run do not decide it")
+
+    @pytest.mark.parametrize(("rounds", "decided"), [(2, False), (3, True), (4, True)])
+    def test_a_target_that_one_reaches_after_the_other_was_ended(self, rounds: int, decided: bool) -> None:
+        text = TINY.replace('measure = "best"\nbetter', 'measure = "rounds to 70 %"\ncases = ["one"]\nbetter')
+        late = [Record("A", seed, history(0.1, 0.1, 0.8), {}, {}) for seed in range(2)]
+        never = [Record("B", seed, history(*[0.1] * rounds), {}, {}) for seed in range(2)]
+        (found,) = verdicts(results(read("tiny", text), one=[*late, *never]))
+        assert (found.outcome is not Outcome.UNTESTED) == decided
 
 
 def test_measures() -> None:
@@ -317,11 +354,38 @@ def test_a_campaign_runs_what_is_not_stored(
     assert (found.rounds("one"), found.rounds("two"), found.seeds("one")) == (4, 2, 1)
 
 
+def test_runs_that_two_experiments_have_in_common_are_taken_over(tiny: Experiment, tmp_path: Path) -> None:
+    """Those of A in one case; B has another option there, and the other case other settings."""
+    text = TINY.replace("rounds = { value = 4", "rounds = { value = 2").replace("fedprox(mu=0.1)", "fedprox(mu=0.2)")
+    text = text.replace('"local.epochs" = { value = 2', '"local.epochs" = { value = 3')
+    for before, after in (("cases.one", "cases.first"), ("values.one", "values.first"), ('["one"]', '["first"]')):
+        text = text.replace(before, after)
+    (tmp_path / "short.toml").write_text(text, "utf-8")
+    short = experiment.find("short")
+    source = run(plan(tiny, seeds=2), tmp_path / "runs")
+    (tmp_path / "tiny").mkdir()
+    stored.write(source, tmp_path / "tiny")
+    own = run(plan(short, only="first,A", seeds=1), tmp_path / "own")
+    (tmp_path / "short").mkdir()
+    stored.write(own, tmp_path / "short")
+    for taken in ([("first", "A")], []):  # the second seed, once
+        assert take_over(short, tmp_path) == taken
+    found = stored.read(tmp_path / "short")
+    assert found.labels("first") == ["A"]
+    for seed, record in enumerate(found.runs("first", "A")):
+        theirs = source.runs("one", "A")[seed].history
+        assert record.seed == seed
+        assert record.history["accuracy"].tolist() == pytest.approx(theirs["accuracy"].tolist()[:2], abs=1e-6)
+        assert record.history["bytes_up"].tolist() == theirs["bytes_up"].cumsum().tolist()[:2]
+    assert found.correct.keys() == {("first", "A")}
+    assert found.correct["first", "A"].keys() == {0}  # the answers of the other run are those after four rounds
+
+
 def test_results_of_another_experiment_are_not_added(tiny: Experiment, tmp_path: Path) -> None:
     for name in ("mine", "theirs"):
         (tmp_path / name).mkdir()
         stored.write(results(replace(tiny, name=name), one=trained()), tmp_path / name)
-    with pytest.raises(ValueError, match=r"has results of theirs, .* of mine"):
+    with pytest.raises(ValueError, match="results of theirs are added to those of mine"):
         stored.add(tmp_path / "theirs", tmp_path / "mine")
 
 
@@ -330,7 +394,7 @@ def test_results_from_another_device_are_not_added(tiny: Experiment, tmp_path: P
         (tmp_path / device).mkdir()
         runs = [record._replace(environment={"device": device}) for record in trained()]
         stored.write(results(tiny, one=runs), tmp_path / device)
-    with pytest.raises(ValueError, match=r"from cpu, .* from NVIDIA H200: keep them apart"):
+    with pytest.raises(ValueError, match="results from cpu are added to those from NVIDIA H200: keep them apart"):
         stored.add(tmp_path / "cpu", tmp_path / "NVIDIA H200")
 
 

@@ -92,7 +92,7 @@ def _show(results: Results) -> None:
 
     experiment = results.experiment
     print_markup(f"\n[bold]{escape(f'{experiment.paper}, {experiment.table}')}[/]: {escape(experiment.title)}\n")
-    for name in results.measures:
+    for name in results.experiment.measures:
         measure = measure_named(name)
         print_markup(f"[bold]{escape(measure.text)}[/]{', in %' if measure.percent else ''}")
         heads, *rows = page.table(results, name)
@@ -119,7 +119,7 @@ def _plain(results: Results) -> dict[str, object]:
                 }
                 for row in results.table(measure)
             ]
-            for measure in results.measures
+            for measure in results.experiment.measures
         },
         "verdicts": [
             {"claim": each.claim.text, "verdict": each.outcome, "reason": each.reason} for each in verdicts(results)

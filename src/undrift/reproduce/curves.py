@@ -23,6 +23,7 @@ BASELINE = "FedAvg"
 _COLUMNS = 2  # panels beside each other
 _WIDE, _HIGH = 5.4, 3.6  # inches of a panel
 _NAMES = 16  # that fit beside a panel of this height; it is higher where there are more
+_UNEQUAL = 4  # times as many rounds as others have: then rounds are drawn on a logarithmic scale
 _HUES = 5  # of the others, before they come again, dashed
 
 
@@ -87,8 +88,11 @@ def _figure(results: Results) -> Figure:
         axes.set_visible(False)
     for axes, (case, records) in zip(grid, results.records.items(), strict=False):
         _panel(axes, [windows(record) for record in records], _colours(results), stand_out(results))
+        _scale_rounds(axes, results, case)
         axes.set_title(case, loc="left", fontsize="medium", fontweight="bold")
-        axes.label_outer()
+    alike = len({axes.get_xlim() for axes in grid[: len(results.records)]}) == 1
+    for axes in grid[: len(results.records)]:
+        axes.label_outer() if alike else _label_rounds(axes)
     for axes in grid[: len(results.records)]:  # when the shared scale is known
         _name_curves(axes)
     return figure
@@ -106,7 +110,25 @@ def _panel(axes: Axes, records: Sequence[Record], colours: Mapping[str, Colour],
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e3e5e8", linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.set_xlim(0, max(record.history["round"].max() for record in records))
+
+
+def _scale_rounds(axes: Axes, results: Results, case: str) -> None:
+    """From the first round to the last; logarithmic where some algorithms have many more than others."""
+    rounds = results.rounds_of(case).values()
+    if rounds and max(rounds) > _UNEQUAL * min(rounds):
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_xlim(right=results.rounds(case))
+    else:
+        axes.set_xlim(0, results.rounds(case))
+
+
+def _label_rounds(axes: Axes) -> None:
+    """Of a panel whose rounds are not those of the others: the scale of accuracies is beside the first of its row."""
+    place = axes.get_subplotspec()
+    if place is not None and not place.is_first_col():
+        axes.set_ylabel("")
+        axes.tick_params(labelleft=False)
 
 
 def _name_curves(axes: Axes) -> None:

@@ -129,6 +129,12 @@ class Experiment:
         """Of its runs."""
         return self.runs_of or self.name
 
+    @property
+    def measures(self) -> list[str]:
+        """Those of the paper's figures and claims."""
+        found = [*(each.measure for each in self.figures), *(each.measure for each in self.claims)]
+        return list(dict.fromkeys(found))
+
     def settings_of(self, case: str) -> dict[str, Any]:
         """Plain values by section.key."""
         return {key: each.value for key, each in {**self.settings, **self.cases[case]}.items()}

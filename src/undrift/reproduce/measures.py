@@ -55,7 +55,7 @@ def _mean_last(run: Record) -> float:
 
 def _deviation_last(run: Record) -> float:
     """Of a short run not in its first half, where the accuracy rises."""
-    return float(_last_rounds(run, min(LAST, len(run.history) // 2)).std())
+    return float(_last_rounds(run, min(LAST, int(run.history["round"].max()) // 2)).std())
 
 
 def _of_history(column: str) -> Callable[[Record], float]:

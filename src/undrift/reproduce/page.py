@@ -15,12 +15,22 @@ from undrift.reproduce.verdicts import verdicts
 
 
 def table(results: Results, name: str) -> list[list[str]]:
-    """Headings and rows of a measure; without the paper's columns where it prints nothing."""
+    """Headings and rows of a measure, without columns that say nothing."""
     rows, measure = results.table(name), measure_named(name)
     cases, printed = len(results.experiment.cases) > 1, any(row.paper is not None for row in rows)
-    shown = [*(["case"] if cases else []), "algorithm", *(["paper"] if printed else []), "here"]
-    cells = [{"case": row.case, "algorithm": row.label, **_figures(row, measure)} for row in rows]
-    heads = [*shown, *(["difference"] if printed else [])]
+    rounds = {case: results.rounds_of(case) for case in results.records}
+    unequal = any(len(set(each.values())) > 1 for each in rounds.values())
+    cells = [
+        {
+            "case": row.case,
+            "algorithm": row.label,
+            "rounds": str(rounds[row.case].get(row.label, MISSING)),
+            **_figures(row, measure),
+        }
+        for row in rows
+    ]
+    shown = {"case": cases, "rounds": unequal, "paper": printed, "difference": printed}
+    heads = [head for head in ("case", "algorithm", "rounds", "paper", "here", "difference") if shown.get(head, True)]
     return [heads, *([each[head] for head in heads] for each in cells)]
 
 
@@ -57,8 +67,8 @@ def conditions(results: Results) -> list[str]:
     experiment, lines = results.experiment, []
     for case in results.records:
         wanted, seeds = int(experiment.settings_of(case)["run.rounds"]), results.seeds(case)
-        rounds = results.rounds(case)
-        cut = f"{count_text(rounds, 'round')}" + (f" of {wanted}" if rounds != wanted else "")
+        most, fewest = results.rounds(case), min(results.rounds_of(case).values(), default=results.rounds(case))
+        cut = f"{fewest} to " * (fewest < most) + count_text(most, "round") + f" of {wanted}" * (fewest < wanted)
         line = f"{cut}, {count_text(seeds, 'seed')}"
         if fewer := [f"{label}{NBSP}{count}" for label, count in results.seeds_of(case).items() if count < seeds]:
             line += f" ({', '.join(fewer)})"
@@ -75,7 +85,7 @@ def markdown(results: Results, picture: str = "") -> str:
     """A page; `picture` is the path of the experiment's curves."""
     experiment = results.experiment
     lines = [f"# {experiment.paper}, {experiment.table}", "", f"{experiment.title}.", ""]
-    for name in results.measures:
+    for name in results.experiment.measures:
         measure = measure_named(name)
         unit = ", in %" if measure.percent else ""
         heads, *rows = table(results, name)

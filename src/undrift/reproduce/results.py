@@ -82,7 +82,16 @@ class Results:
     correct: Mapping[tuple[str, str], Correct] = field(default_factory=dict)  # by case and label, where it was kept
 
     def rounds(self, case: str) -> int:
+        """At most, of a run."""
         return max(int(record.history["round"].max()) for record in self.records[case])
+
+    def rounds_of(self, case: str) -> dict[str, int]:
+        """How many all runs of an algorithm have that did not fail, if there are such."""
+        sound = {label: [run for run in self.runs(case, label) if not run.failed] for label in self.labels(case)}
+        return {label: shared_rounds(runs) for label, runs in sound.items() if runs}
+
+    def runs(self, case: str, label: str) -> list[Record]:
+        return [record for record in self.records.get(case, ()) if record.label == label]
 
     def evaluated_every(self, case: str) -> int:
         """Rounds."""
@@ -97,10 +106,12 @@ class Results:
         """How many every algorithm has."""
         return dict(Counter(record.label for record in self.records[case]))
 
-    def values(self, case: str, label: str, measure: str) -> Seeds:
-        """In percent where the measure is a share, as papers print it."""
+    def values(self, case: str, label: str, measure: str, rounds: int | None = None) -> Seeds:
+        """In percent where the measure is a share, as papers print it; after so many rounds, or all that were run."""
         kind = measure_named(measure)
-        runs = [record for record in self.records.get(case, ()) if record.label == label]
+        runs = self.runs(case, label)
+        if rounds is not None:
+            runs = [first_rounds(record, rounds) for record in runs]
         values = {record.seed: _scaled(kind, record) for record in runs if not record.failed}
         known = {seed: value for seed, value in values.items() if np.isfinite(value)}
         bounds = {
@@ -116,12 +127,14 @@ class Results:
     def table(self, measure: str) -> list[Row]:
         """A row per case and algorithm, in the order of the experiment, without those that have no such figure.
 
-        A run that failed, or never reached a target, would have had one.
+        A run that failed, or never reached a target, would have had one. Figures are those after the rounds that all
+        seeds of an algorithm have, but for rounds to a target.
         """
         printed = next((each.values for each in self.experiment.figures if each.measure == measure), {})
+        rounds = {case: {} if measure_named(measure).at_least else self.rounds_of(case) for case in self.records}
         rows = [
-            Row(case, label, printed.get(case, {}).get(label), self.values(case, label, measure))
-            for case in self.records
+            Row(case, label, printed.get(case, {}).get(label), self.values(case, label, measure, own.get(label)))
+            for case, own in rounds.items()
             for label in self.labels(case)
         ]
         failed = {(case, each.label) for case, runs in self.records.items() for each in runs if each.failed}
@@ -131,14 +144,14 @@ class Results:
             if row.paper is not None or row.here.values or row.here.at_least or (row.case, row.label) in failed
         ]
 
-    @property
-    def measures(self) -> list[str]:
-        """Those of the paper's figures and claims."""
-        found = [
-            *(each.measure for each in self.experiment.figures),
-            *(each.measure for each in self.experiment.claims),
-        ]
-        return list(dict.fromkeys(found))
+
+def shared_rounds(runs: Sequence[Record]) -> int:
+    return min(int(record.history["round"].max()) for record in runs)
+
+
+def first_rounds(record: Record, count: int) -> Record:
+    """The same run, ended earlier; one that failed stays one that failed."""
+    return record if record.failed else record._replace(history=record.history[record.history["round"] <= count])
 
 
 def correct_answers(records: Mapping[str, Sequence[Record]]) -> dict[tuple[str, str], Correct]:

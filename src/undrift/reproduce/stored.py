@@ -6,9 +6,9 @@ import base64
 import gzip
 import json
 import math
-from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,12 +24,25 @@ _DIGITS = 6  # of accuracies and losses
 _ABOUT_RUNS = ["case", "algorithm", "seed"]
 
 
+class Stored(NamedTuple):
+    """What the files hold."""
+
+    about: dict[str, Any]
+    runs: pd.DataFrame  # a row for every case, algorithm, seed and round
+    answers: dict[tuple[str, str], Correct]  # by case and label
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Cases and labels of the runs."""
+        return list(dict.fromkeys(zip(self.runs["case"], self.runs["algorithm"], strict=True)))
+
+
 def write(results: Results, home: Path) -> None:
     """Of every run the first round, those that were evaluated, the last one, and the one in which it diverged.
 
     With all columns but times, since measures may be of any, and with what is measured by predictions.
     """
-    measures = [name for name in results.measures if measure_named(name).needs_predictions]
+    measures = final_measures(results.experiment)
     frames = []
     for case, records in results.records.items():
         for record in records:
@@ -37,8 +50,6 @@ def write(results: Results, home: Path) -> None:
             for name in measures:
                 found[name] = [*[math.nan] * (len(found) - 1), measure_named(name).of(record)]
             frames.append(found.assign(case=case, algorithm=record.label, seed=record.seed))
-    _write_histories(pd.concat(frames), home)
-    _write_answers(results.correct, home)
     first = next(iter(results.records.values()))[0]
     known = ("device", "undrift", "torch", "python")
     about = {
@@ -47,62 +58,54 @@ def write(results: Results, home: Path) -> None:
         "chosen": {case: each._asdict() for case, each in results.chosen.items()},
         "environment": {key: first.environment[key] for key in known if key in first.environment},
     }
-    files.write_json(home / ABOUT, about)
+    write_files(Stored(about, pd.concat(frames), dict(results.correct)), home)
 
 
-def _write_histories(runs: pd.DataFrame, home: Path) -> None:
-    text = runs[[*_ABOUT_RUNS, *runs.columns.drop(_ABOUT_RUNS)]].round(_DIGITS).to_csv(index=False)
-    files.replace(home / HISTORIES, gzip.compress(text.encode(), mtime=0))
+def final_measures(experiment: Experiment) -> list[str]:
+    """Those that need the predictions of final models, and are stored as columns."""
+    return [name for name in experiment.measures if measure_named(name).needs_predictions]
 
 
-def _read_histories(home: Path) -> pd.DataFrame:
-    file = BytesIO(gzip.decompress((home / HISTORIES).read_bytes()))
-    # An algorithm may be called "None".
-    runs = pd.read_csv(file, dtype={"case": str, "algorithm": str}, keep_default_na=False, na_values=[""])
-    return runs.assign(case=runs["case"].fillna(""))
-
-
-def _write_answers(correct: Mapping[tuple[str, str], Correct], home: Path) -> None:
-    """A bit a sample; nothing where no run kept them."""
-    rows = [
+def write_files(stored: Stored, home: Path) -> None:
+    runs = stored.runs[[*_ABOUT_RUNS, *stored.runs.columns.drop(_ABOUT_RUNS)]]
+    files.replace(home / HISTORIES, gzip.compress(runs.round(_DIGITS).to_csv(index=False).encode(), mtime=0))
+    rows = [  # a bit a sample
         [case, label, seed, len(right), base64.b64encode(np.packbits(right).tobytes()).decode()]
-        for (case, label), seeds in correct.items()
+        for (case, label), seeds in stored.answers.items()
         for seed, right in seeds.items()
     ]
     if rows:
         files.replace(home / ANSWERS, gzip.compress(json.dumps(rows).encode(), mtime=0))
+    files.write_json(home / ABOUT, stored.about)
 
 
-def _read_answers(home: Path) -> dict[tuple[str, str], Correct]:
-    found: dict[tuple[str, str], Correct] = {}
+def read_files(home: Path) -> Stored:
+    file = BytesIO(gzip.decompress((home / HISTORIES).read_bytes()))
+    # An algorithm may be called "None".
+    runs = pd.read_csv(file, dtype={"case": str, "algorithm": str}, keep_default_na=False, na_values=[""])
+    answers: dict[tuple[str, str], Correct] = {}
     if (home / ANSWERS).exists():
         for case, label, seed, count, text in json.loads(gzip.decompress((home / ANSWERS).read_bytes())):
             bits = np.unpackbits(np.frombuffer(base64.b64decode(text), np.uint8), count=count)
-            found.setdefault((case, label), {})[seed] = bits.astype(bool)
-    return found
+            answers.setdefault((case, label), {})[seed] = bits.astype(bool)
+    return Stored(files.read_json(home / ABOUT), runs.assign(case=runs["case"].fillna("")), answers)
 
 
 def add(part: Path, home: Path) -> None:
-    """Add results of some algorithms or cases to those that are in `home`, in the order of the experiment.
+    """Add results of some algorithms or cases to those that are in `home`, in the order of the experiment."""
+    own = read_files(part)
+    home.mkdir(parents=True, exist_ok=True)
+    write_files(merged(read_files(home), own) if (home / ABOUT).exists() else own, home)
 
-    Of an algorithm that both have in a case, those of `part` are kept. Both must be from the same device.
-    """
-    if not (home / ABOUT).exists():
-        home.mkdir(parents=True, exist_ok=True)
-        for name in (HISTORIES, ABOUT, ANSWERS):
-            if (part / name).exists():
-                files.replace(home / name, (part / name).read_bytes())
-        return
-    new, about, own = _read_histories(part), files.read_json(home / ABOUT), files.read_json(part / ABOUT)
-    if own["experiment"] != about["experiment"]:
-        raise ValueError(f"{part} has results of {own['experiment']}, {home} of {about['experiment']}")
-    here, there = (each["environment"].get("device") for each in (own, about))
+
+def merged(old: Stored, new: Stored) -> Stored:
+    """Of an algorithm that both have in a case, the new runs are kept. Both must be from the same device."""
+    if new.about["experiment"] != old.about["experiment"]:
+        raise ValueError(f"results of {new.about['experiment']} are added to those of {old.about['experiment']}")
+    here, there = (each.about["environment"].get("device") for each in (new, old))
     if here != there:  # which pages name for all of them
-        raise ValueError(f"{part} has results from {here}, {home} from {there}: keep them apart")
-    old = _read_histories(home)
-    pair = ["case", "algorithm"]
-    replaced = pd.MultiIndex.from_frame(old[pair]).isin(pd.MultiIndex.from_frame(new[pair]))
-    experiment = find(about["experiment"])
+        raise ValueError(f"results from {here} are added to those from {there}: keep them apart")
+    experiment = find(old.about["experiment"])
     cases = list(experiment.cases)
     labels = [each.label for each in experiment.entries]
 
@@ -110,15 +113,15 @@ def add(part: Path, home: Path) -> None:
         order = {"case": cases, "algorithm": labels}.get(str(column.name))
         return column if order is None else column.map(order.index)
 
-    runs = pd.concat([old[~replaced], new]).sort_values([*_ABOUT_RUNS, "round"], key=position, kind="stable")
-    _write_histories(runs, home)
-    gone = set(zip(new["case"], new["algorithm"], strict=True))
-    kept = {pair: each for pair, each in _read_answers(home).items() if pair not in gone} | _read_answers(part)
-    _write_answers(
-        {(case, label): kept[case, label] for case in cases for label in labels if (case, label) in kept}, home
-    )
-    chosen = about["chosen"]
-    for case, found in own["chosen"].items():
+    pair = ["case", "algorithm"]
+    replaced = pd.MultiIndex.from_frame(old.runs[pair]).isin(pd.MultiIndex.from_frame(new.runs[pair]))
+    runs = pd.concat([old.runs[~replaced], new.runs])
+    runs = runs.sort_values([*_ABOUT_RUNS, "round"], key=position, kind="stable")
+    gone = set(new.pairs)
+    kept = {pair: each for pair, each in old.answers.items() if pair not in gone} | new.answers
+    answers = {(case, label): kept[case, label] for case in cases for label in labels if (case, label) in kept}
+    chosen = dict(old.about["chosen"])
+    for case, found in new.about["chosen"].items():
         before = chosen.get(case, {"algorithms": {}, "tried": []})
         algorithms = before["algorithms"] | found["algorithms"]
         tried = [each for each in before["tried"] if each[0] not in found["algorithms"]] + found["tried"]
@@ -126,8 +129,8 @@ def add(part: Path, home: Path) -> None:
             "algorithms": {label: algorithms[label] for label in labels if label in algorithms},
             "tried": sorted(tried, key=lambda each: labels.index(each[0])),
         }
-    about["chosen"] = {case: chosen[case] for case in cases if case in chosen}
-    files.write_json(home / ABOUT, about)
+    about = old.about | {"chosen": {case: chosen[case] for case in cases if case in chosen}}
+    return Stored(about, runs, answers)
 
 
 def _thinned(history: pd.DataFrame) -> pd.DataFrame:
@@ -140,7 +143,7 @@ def _thinned(history: pd.DataFrame) -> pd.DataFrame:
 
 def read(home: Path, experiment: Experiment | None = None) -> Results:
     """The results of an experiment, or of another one that looks at the same runs."""
-    about, runs = files.read_json(home / ABOUT), _read_histories(home)
+    about, runs, answers = read_files(home)
     records: dict[str, list[Record]] = {}
     for (case, label, seed), history in runs.groupby(["case", "algorithm", "seed"], sort=False):
         record = Record(str(label), int(str(seed)), history.reset_index(drop=True), {}, about["environment"])
@@ -150,4 +153,4 @@ def read(home: Path, experiment: Experiment | None = None) -> Results:
         for case, each in about["chosen"].items()
     }
     of = experiment or find(about["experiment"])
-    return Results(of, records, chosen, fast=about["fast"], correct=_read_answers(home))
+    return Results(of, records, chosen, fast=about["fast"], correct=answers)

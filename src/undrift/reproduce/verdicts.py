@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from undrift.reporting.record import Record
 from undrift.reporting.wording import count_text, list_text
 from undrift.reproduce.experiment import Claim
-from undrift.reproduce.measures import measure_named
-from undrift.reproduce.results import Correct, Results, Seeds
+from undrift.reproduce.measures import Measure, measure_named
+from undrift.reproduce.results import Correct, Results, first_rounds, shared_rounds
 from undrift.statistics.predictions import Array
 from undrift.statistics.samples import Answers, mcnemar
 from undrift.statistics.seeds import holm, paired
@@ -39,6 +40,7 @@ class Pair(NamedTuple):
     other: str
     ahead: bool
     p: float  # NaN where seeds are too few, or one of them failed throughout
+    decided: bool = True  # by the rounds that both were run
 
 
 def verdicts(results: Results) -> list[Verdict]:
@@ -46,15 +48,19 @@ def verdicts(results: Results) -> list[Verdict]:
 
 
 def _verdict(results: Results, claim: Claim) -> Verdict:
-    pairs = _pairs(results, claim)
+    found = _pairs(results, claim)
+    pairs, undecided = [pair for pair in found if pair.decided], [pair for pair in found if not pair.decided]
     if not pairs:
-        return Verdict(claim, Outcome.UNTESTED, "none of its runs are there")
+        reason = "the rounds that were run do not decide it" if undecided else "none of its runs are there"
+        return Verdict(claim, Outcome.UNTESTED, reason)
     corrected = holm([pair.p for pair in pairs])
-    left = len(claim.cases) * len(claim.than) - len(pairs)
     judged = _equal(claim, pairs, corrected) if claim.equal else _better(results, claim, pairs, corrected)
-    if not left or judged.outcome in (Outcome.NOT, Outcome.UNTESTED):
+    left = {"not decided by the rounds that were run": len(undecided)}
+    left["not run"] = len(claim.cases) * len(claim.than) - len(found)
+    rest = [f"{count_text(count, 'comparison')} {why}" for why, count in left.items() if count]
+    if not rest or judged.outcome in (Outcome.NOT, Outcome.UNTESTED):
         return judged
-    return Verdict(claim, Outcome.PARTLY, f"{judged.reason}; {count_text(left, 'comparison')} not run")
+    return Verdict(claim, Outcome.PARTLY, "; ".join([judged.reason, *rest]))
 
 
 def _better(results: Results, claim: Claim, pairs: Sequence[Pair], corrected: Array) -> Verdict:
@@ -107,34 +113,65 @@ def _pairs(results: Results, claim: Claim) -> list[Pair]:
     found = []
     for case in claim.cases:
         there = claim.than_case or case
-        mine = results.values(case, claim.better, claim.measure)
+        mine = results.runs(case, claim.better)
         for other in claim.than:
-            theirs = results.values(there, other, claim.measure)
-            if not mine.runs or not theirs.runs:
+            theirs = results.runs(there, other)
+            if not mine or not theirs:
                 continue
-            pair = _pair(case, other, mine, theirs, claim)
+            pair = _pair(case, other, mine, theirs, measure_named(claim.measure))
             if claim.mcnemar:
                 pair = pair._replace(p=_mcnemar(results.correct, (case, claim.better), (there, other)))
             found.append(pair)
     return found
 
 
-def _pair(case: str, other: str, mine: Seeds, theirs: Seeds, claim: Claim) -> Pair:
-    """An algorithm of which no run has a value is behind one that has.
+def _pair(case: str, other: str, mine: Sequence[Record], theirs: Sequence[Record], measure: Measure) -> Pair:
+    """An algorithm whose runs all failed is behind one that has a value.
 
-    A run that never reached a target counts with one round more than it had, the least that it would have needed. Where
-    one has more seeds than the other, those that both have decide.
+    Where one has more seeds than the other, those that both have decide.
     """
-    own, others = {**mine.values, **mine.at_least}, {**theirs.values, **theirs.at_least}
+    sound = [record for record in mine if not record.failed], [record for record in theirs if not record.failed]
+    if not all(sound):
+        ahead = any(np.isfinite(measure.of(run)) for run in sound[0])
+        return Pair(case, other, ahead, np.nan, decided=ahead or not sound[0])
+    own, others = _until_target(*sound, measure) if measure.at_least else _after_same_rounds(*sound, measure)
     if not own or not others:
-        return Pair(case, other, bool(mine.values), np.nan)
+        return Pair(case, other, False, np.nan, decided=False)
     seeds = [seed for seed in own if seed in others]
-    sign = 1 if measure_named(claim.measure).higher_is_better else -1
+    sign = 1 if measure.higher_is_better else -1
     test = paired([sign * own[seed] for seed in seeds], [sign * others[seed] for seed in seeds])
     lead = sign * float(
         np.mean([own[seed] for seed in seeds or own]) - np.mean([others[seed] for seed in seeds or others])
     )
-    return Pair(case, other, bool(mine.values) and lead > 0, test.t)
+    return Pair(case, other, lead > 0, test.t)
+
+
+Values = dict[int, float]  # by seed
+
+
+def _after_same_rounds(mine: Sequence[Record], theirs: Sequence[Record], measure: Measure) -> tuple[Values, Values]:
+    """Of what is measured of final models only, nothing where one has more rounds than the other."""
+    lengths = [shared_rounds(mine), shared_rounds(theirs)]
+    if lengths[0] != lengths[1] and measure.needs_predictions:
+        return {}, {}
+    cut = [{run.seed: measure.of(first_rounds(run, min(lengths))) for run in runs} for runs in (mine, theirs)]
+    own, others = ({seed: value for seed, value in each.items() if np.isfinite(value)} for each in cut)
+    return own, others
+
+
+def _until_target(mine: Sequence[Record], theirs: Sequence[Record], measure: Measure) -> tuple[Values, Values]:
+    """Rounds that were needed; a run that never came there counts with one more than it had, the least it would need.
+
+    Of seeds in which that decides who was first: not where none came there, or one after the other had been ended.
+    """
+    assert measure.at_least is not None
+    own, others = {}, {}
+    for a, b in ((a, b) for a in mine for b in theirs if a.seed == b.seed):
+        reached = [measure.of(run) for run in (a, b)]
+        missing = [measure.at_least(run) for run, value in zip((a, b), reached, strict=True) if np.isnan(value)]
+        if not missing or (len(missing) == 1 and np.nanmin(reached) < missing[0]):
+            own[a.seed], others[b.seed] = (missing[0] if np.isnan(value) else value for value in reached)
+    return own, others
 
 
 def _mcnemar(correct: Mapping[tuple[str, str], Correct], first: tuple[str, str], second: tuple[str, str]) -> float:
@@ -151,6 +188,11 @@ def _named(pair: Pair, claim: Claim) -> str:
 
 
 def _all_within(results: Results, claim: Claim) -> bool:
+    """Of runs that have all rounds of the paper."""
     wanted = {claim.better, *claim.than}
     rows = [row for row in results.table(claim.measure) if row.case in claim.cases and row.label in wanted]
-    return bool(rows) and all(row.within for row in rows)
+    whole = all(
+        results.rounds_of(row.case).get(row.label, 0) >= results.experiment.settings_of(row.case)["run.rounds"]
+        for row in rows
+    )
+    return bool(rows) and whole and all(row.within for row in rows)
