@@ -89,7 +89,9 @@ def rounds_of_claim(claim: Claim, of: Results) -> str:
     known = [
         count for case in cases for label, count in of.rounds_of(case).items() if label in (claim.better, *claim.than)
     ]
-    few, most = min(known, default=0), max(known, default=0)
+    if not known:
+        return "–"
+    few, most = min(known), max(known)
     wanted = max(int(of.experiment.settings_of(case)["run.rounds"]) for case in claim.cases)
     return f"{few} to " * (few < most) + str(most) + f" of {wanted}" * (few < wanted)
 
@@ -122,9 +124,9 @@ def best(of: Results, name: str, case: str) -> tuple[str, str, str]:
     here = {label: of.values(case, label, name, count).mean for label in long_enough}
     here = {label: value for label, value in here.items() if math.isfinite(value)}
     choose = max if measure.higher_is_better else min
-    wanted = of.experiment.settings_of(case)["run.rounds"]
+    least, wanted = min(compared), of.experiment.settings_of(case)["run.rounds"]
     return (
-        f"{count}" + f" of {wanted}" * (count < wanted),
+        f"{least} to " * (least < count) + f"{count}" + f" of {wanted}" * (least < wanted),
         choose(here, key=here.__getitem__, default="–"),
         choose(paper, key=paper.__getitem__, default="–"),
     )

@@ -13,7 +13,8 @@ from undrift.reproduce.results import Results
 
 
 def run(label: str, accuracies: list[float], seed: int = 0) -> Record:
-    history = pd.DataFrame({"round": range(1, len(accuracies) + 1), "accuracy": accuracies, "diverged": False})
+    rounds = range(1, len(accuracies) + 1)
+    history = pd.DataFrame({"round": rounds, "accuracy": accuracies, "train_loss": 1.0, "diverged": False})
     return Record(label, seed, history, {}, {})
 
 
@@ -45,3 +46,16 @@ def test_every_algorithm_has_a_name_and_every_case_a_panel() -> None:
     assert all(each in text for each in ("α = 0.2", "α = 0.6", "FedAvg  20.0", "FedDPC  30.0", "FedCM  30.0"))
     assert curves.svg(found) == drawn
     assert curves.stand_out(found) == ["FedDPC", "FedAvg"]
+
+
+@pytest.mark.parametrize(("rounds", "scale"), [(20, "linear"), (5, "linear"), (4, "log")])
+def test_short_runs_beside_long_ones_are_seen(rounds: int, scale: str) -> None:
+    """A panel whose rounds are not those of the others has its own scale."""
+    cases = {
+        "α = 0.2": [run("FedAvg", [0.1] * 20), run("FedDPC", [0.2] * rounds)],
+        "α = 0.6": [run("FedAvg", [0.1] * 40)],
+    }
+    panels = curves._figure(Results(find("feddpc-table2"), cases, {}, fast=False)).axes
+    assert [axes.get_xscale() for axes in panels] == [scale, "linear"]
+    assert [axes.get_xlim()[1] for axes in panels] == [20, 40]
+    assert [axes.get_ylabel() for axes in panels] == ["Test accuracy (%)", ""]

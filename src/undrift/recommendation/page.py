@@ -35,8 +35,8 @@ that is shown, where one at which a seed diverged comes after all others. `undri
 
 What this cannot say:
 
-* {measured.ROUNDS} rounds are few. Algorithms that are slow at first and better later look worse than they are: in
-  [FedHBM's own setting](fedhbm-table3.md) orders are those after 10 000 rounds.
+* {measured.ROUNDS} rounds are few. Algorithms that are slow at first and better later look worse than they are:
+  [with 500 clients](fedhbm-table4.md) orders are those after thousands.
 * Three rates, and every other option at its default. A rate below 0.01, or another β or α, may change the order.
 * Three seeds: a difference must be large to show. Participation and number of clients change together (10 % of 100,
   all of 10).

@@ -106,7 +106,7 @@ def _machine(results: Results) -> str:
     known = next(iter(results.records.values()))[0].environment
     if "device" not in known:
         return ""
-    return f" On {'a CPU' if known['device'] == 'cpu' else known['device']}, torch {known['torch']}."
+    return f" On {'a CPU' if known['device'] == 'cpu' else known['device']}, torch {known['torch'].partition('+')[0]}."
 
 
 def _caption(results: Results) -> str:
