@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from undrift.recommendation import page as all_algorithms
+from undrift.reporting.wording import NBSP
 from undrift.reproduce import curves, page, stored
 from undrift.reproduce.experiment import Claim, Experiment, find, names
 from undrift.reproduce.measures import measure_named
@@ -84,16 +85,20 @@ def summary(there: Sequence[Results]) -> str:
 
 
 def rounds_of_claim(claim: Claim, of: Results) -> str:
-    """Rounds of the algorithms that it is about; of how many, where some have fewer than the paper."""
+    """The fewest rounds of an algorithm that it is about, and the most, where a target is to be reached."""
     cases = {each for each in (*claim.cases, claim.than_case) if each in of.records}
     known = [
         count for case in cases for label, count in of.rounds_of(case).items() if label in (claim.better, *claim.than)
     ]
-    if not known:
-        return "–"
-    few, most = min(known), max(known)
     wanted = max(int(of.experiment.settings_of(case)["run.rounds"]) for case in claim.cases)
-    return f"{few} to " * (few < most) + str(most) + f" of {wanted}" * (few < wanted)
+    return rounds_text(known, wanted, target=measure_named(claim.measure).at_least is not None) if known else "–"
+
+
+def rounds_text(run: Sequence[int], wanted: int, target: bool) -> str:
+    """Of how many, where some have fewer than the paper."""
+    few, most = min(run), max(run)
+    text = f"{few:,}–{most:,}" if target and few < most else f"{few:,}"
+    return (text + f" of {wanted:,}" * (few < wanted)).replace(",", NBSP)
 
 
 def winners(there: Sequence[Results]) -> str:
@@ -124,9 +129,9 @@ def best(of: Results, name: str, case: str) -> tuple[str, str, str]:
     here = {label: of.values(case, label, name, count).mean for label in long_enough}
     here = {label: value for label, value in here.items() if math.isfinite(value)}
     choose = max if measure.higher_is_better else min
-    least, wanted = min(compared), of.experiment.settings_of(case)["run.rounds"]
+    wanted = int(of.experiment.settings_of(case)["run.rounds"])
     return (
-        f"{least} to " * (least < count) + f"{count}" + f" of {wanted}" * (least < wanted),
+        rounds_text(compared, wanted, target=measure.at_least is not None),
         choose(here, key=here.__getitem__, default="–"),
         choose(paper, key=paper.__getitem__, default="–"),
     )
