@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -17,75 +17,70 @@ from undrift.reproduce.stored import Stored
 _FREE = ("run.rounds", "run.eval_every")  # settings in which such runs may differ
 
 
+class Runs(NamedTuple):
+    """Of an algorithm in a case, all seeds."""
+
+    experiment: Experiment
+    case: str
+    label: str
+
+    @property
+    def written(self) -> str:
+        return next(each.run for each in self.experiment.entries if each.label == self.label)
+
+    @property
+    def makes(self) -> tuple[Any, ...]:
+        """What is the same of runs that are the same."""
+        settings = self.experiment.settings_of(self.case).items()
+        return {key: value for key, value in settings if key not in _FREE}, *parse(self.written)
+
+    def among(self, found: Stored) -> Stored:
+        rows = (found.runs["case"] == self.case) & (found.runs["algorithm"] == self.label)
+        return found._replace(runs=found.runs[rows])
+
+
 def take_over(experiment: Experiment, home: Path) -> list[tuple[str, str]]:
     """Add what is missing of an experiment in ``home/NAME`` and was run for others, stored beside it.
 
     That is, seeds of its algorithms in its cases, from the same device, up to the rounds that it asks for. Returns the
     cases and labels. Where rates are tuned, runs depend on what was chosen, and none are taken.
     """
-    if experiment.tuning is not None:
-        return []
-    pairs = [(case, each.label) for case in experiment.cases for each in experiment.entries]
+    there = [find(name) for name in names() if (home / name).exists()]
+    others = [runs for other in there if other != experiment for runs in _runs(other)]
     return [
-        (case, label)
-        for case, label in pairs
-        for other in _equal(experiment, case, label, home)
-        if _take(experiment, case, label, other, home)
+        (mine.case, mine.label)
+        for mine in _runs(experiment)
+        for theirs in others
+        if theirs.makes == mine.makes and _take(mine, theirs, home)
     ]
 
 
-def _equal(experiment: Experiment, case: str, label: str, home: Path) -> Iterator[tuple[Experiment, str, str]]:
-    """Experiments with stored results, cases and labels that make the same runs."""
-    mine = _what(experiment, case, label)
-    for name in names():
-        other = find(name)
-        if other.runs_of or other.tuning is not None or other == experiment or not (home / name).exists():
-            continue
-        for there in other.cases:
-            for entry in other.entries:
-                if _what(other, there, entry.label) == mine:
-                    yield other, there, entry.label
+def _runs(experiment: Experiment) -> Iterator[Runs]:
+    if experiment.tuning is None and not experiment.runs_of:
+        yield from (Runs(experiment, case, each.label) for case in experiment.cases for each in experiment.entries)
 
 
-def _what(experiment: Experiment, case: str, label: str) -> tuple[Any, ...]:
-    settings = {key: value for key, value in experiment.settings_of(case).items() if key not in _FREE}
-    return (settings, *parse(_text(experiment, label)))
-
-
-def _take(experiment: Experiment, case: str, label: str, where: tuple[Experiment, str, str], home: Path) -> bool:
+def _take(mine: Runs, theirs: Runs, home: Path) -> bool:
     """Whether there was something to take."""
-    other, there, name = where
-    own, source = home / experiment.name, _rows(stored.read_files(home / other.name), there, name)
+    own, source = home / mine.experiment.name, theirs.among(stored.read_files(home / theirs.experiment.name))
     known = stored.read_files(own) if own.exists() else None
-    mine = source._replace(runs=source.runs[:0], answers={}) if known is None else _rows(known, case, label)
-    if mine.about["environment"].get("device") != source.about["environment"].get("device"):
+    before = source._replace(runs=source.runs[:0], answers={}) if known is None else mine.among(known)
+    if before.about["environment"].get("device") != source.about["environment"].get("device"):
         return False
-    found = source.runs[~source.runs["seed"].isin(mine.runs["seed"])]
+    found = source.runs[~source.runs["seed"].isin(before.runs["seed"])].dropna(axis="columns", how="all")
     if found.empty:
         return False
-    wanted = int(experiment.settings_of(case)["run.rounds"])
+    wanted = int(mine.experiment.settings_of(mine.case)["run.rounds"])
     cut = found.groupby("seed")["round"].transform("max") > wanted
-    needed = stored.final_measures(experiment)  # which of longer runs are not those of the round where they are cut
-    if needed and (cut.any() or not set(needed) <= set(found.dropna(axis="columns", how="all"))):
+    final = stored.final_measures(mine.experiment)  # not known of the round where a longer run is cut
+    if final and (cut.any() or not set(final) <= set(found)):
         return False
-    right = {
-        seed: each for seed, each in source.answers.get((there, name), {}).items() if seed in set(found[~cut].seed)
-    }
-    answers = mine.answers.get((case, label), {}) | right
-    runs = pd.concat([mine.runs, found[found["round"] <= wanted].dropna(axis="columns", how="all")]).assign(
-        case=case, algorithm=label
-    )
-    chosen = {case: Chosen({label: _text(experiment, label)}, [])._asdict()}
-    about = mine.about | {"experiment": experiment.name, "chosen": chosen}
-    part = Stored(about, runs, {(case, label): answers} if answers else {})
+    runs = pd.concat([before.runs, found[found["round"] <= wanted]]).assign(case=mine.case, algorithm=mine.label)
+    whole = set(found["seed"][~cut])
+    right = {seed: each for seed, each in source.answers.get(theirs[1:], {}).items() if seed in whole}
+    answers = {mine[1:]: before.answers.get(mine[1:], {}) | right}
+    chosen = {mine.case: Chosen({mine.label: mine.written}, [])._asdict()}
+    part = Stored(before.about | {"experiment": mine.experiment.name, "chosen": chosen}, runs, answers)
     own.mkdir(exist_ok=True)
     stored.write_files(part if known is None else stored.merged(known, part), own)
     return True
-
-
-def _rows(of: Stored, case: str, label: str) -> Stored:
-    return of._replace(runs=of.runs[(of.runs["case"] == case) & (of.runs["algorithm"] == label)])
-
-
-def _text(experiment: Experiment, label: str) -> str:
-    return next(each.run for each in experiment.entries if each.label == label)
