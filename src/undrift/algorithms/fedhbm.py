@@ -257,7 +257,10 @@ class FedHBM(Algorithm):
         clients takes part; with everyone its default is 0.9. On digits (100 rounds, one seed) it ended at 98 % with all
         clients and 92 % with a tenth, "trained" at 82.5 and 90 %, FedAvg at 80 and 45 %. With rare participation and a
         large rate lower `beta`: momentum grows with the distance the model moved meanwhile. Clients that take part once
-        or twice have little of it without a variant (§4.3).
+        or twice have little of it without a variant (§4.3). Where they take part more often, variants need not help:
+        with 5 of 500 clients on CIFAR-10 (2000 rounds, three seeds) it was 57.5 % without one and 56.7 with "shared";
+        with "random" all weights grew fourfold within 350 rounds, and the model ended at chance level. On digits it did
+        no harm.
     Elsewhere:
         The momentum is not multiplied by η, not clipped and not decayed; adding it to the gradient changes all three.
         The authors' code (RickZack/GHBM) agrees with anchor="trained" and variant None; under local momentum it sends
