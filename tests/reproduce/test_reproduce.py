@@ -354,6 +354,16 @@ def test_a_campaign_runs_what_is_not_stored(
     assert (found.rounds("one"), found.rounds("two"), found.seeds("one")) == (4, 2, 1)
 
 
+def test_a_campaign_ends_in_time_with_what_it_has(tiny: Experiment, tmp_path: Path) -> None:
+    campaign = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "reproduction" / "campaign.py"))
+    minutes = iter([0, *[60] * 2, *[180] * 9])  # when it begins, and after the first round of its two seeds
+    campaign["measure"].__globals__["time"] = SimpleNamespace(time=lambda: next(minutes))
+    part = campaign["Part"]("tiny", "one", "A", 2, None, "cpu", tmp_path / "runs", until=120)
+    assert campaign["measure"](part)[2] == ""
+    assert stored.read(part.home).rounds_of("one") == {"A": 2}
+    assert campaign["measure"](part)[1:] == (0, "not begun")
+
+
 def test_runs_that_two_experiments_have_in_common_are_taken_over(tiny: Experiment, tmp_path: Path) -> None:
     """Those of A in one case; B has another option there, and the other case other settings."""
     text = TINY.replace("rounds = { value = 4", "rounds = { value = 2").replace("fedprox(mu=0.1)", "fedprox(mu=0.2)")
