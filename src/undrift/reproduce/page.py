@@ -59,7 +59,12 @@ def _spread(figure: Figure, measure: Measure) -> str:
 def sentences(results: Results) -> list[tuple[str, str]]:
     """Of every claim what is found of it, and why."""
     short = " in the short version" if results.fast else ""
-    return [(f"{each.outcome}{short}: {each.claim.text}.", f"{each.reason}.") for each in verdicts(results)]
+    return [(f"{each.outcome}{short}: {each.claim.text}.", _sentence(each.reason)) for each in verdicts(results)]
+
+
+def _sentence(text: str) -> str:
+    """Greek letters, with which names begin, stay as they are."""
+    return f"{text[0].upper() if text[0].isascii() else text[0]}{text[1:]}."
 
 
 def conditions(results: Results) -> list[str]:
