@@ -4,10 +4,10 @@
         [--device cuda] [--workers 8] [--minutes 20] [--results docs/reproduction/results] [--runs DIR]
 
 An argument has the options `--only`, `--seeds` and `--rounds` of `undrift reproduce`. Parts that are stored already, of
-this experiment or with the same settings of another, are not repeated, and those that were interrupted continue where
-DIR is the same. After `--minutes`, runs end with the next
-round that is evaluated, and are stored with the rounds they have; no further part is begun. `make reproduction-report`
-then writes the pages.
+this experiment or with the same settings of another, are not repeated, unless `--seeds` asks for more than are stored;
+those that were interrupted continue where DIR is the same. After `--minutes`, runs end with the next round that is
+evaluated, and are stored with the rounds they have; no further part is begun. `make reproduction-report` then writes
+the pages.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import signal
 import sys
 import time
 import traceback
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,12 +86,12 @@ def parts(line: str, device: str, runs: Path, results: Path, until: float) -> li
         print(f"{name} {case} {label}: from another experiment", flush=True)
     home = results / name
     there = stored.read(home).records if home.exists() else {}
-    known = {(case, record.label) for case, records in there.items() for record in records}
+    seeds = Counter((case, record.label) for case, records in there.items() for record in records)
     return [
         Part(name, case, label, given.seeds, given.rounds, device, runs, until)
         for case in chosen.cases
         for label in chosen.algorithms
-        if (case, label) not in known
+        if seeds[case, label] < (given.seeds or 1)
     ]
 
 

@@ -226,6 +226,15 @@ class TestVerdicts:
         assert found.outcome is Outcome.NOT
         assert found.reason == "A is ahead in 1 of 2 comparisons, in 0 with p < 0.05; behind B (one)"
 
+    def test_ahead_of_few_is_not_reproduced(self) -> None:
+        third = '[cases.three]\n"local.epochs" = { value = 3, source = "§3" }\n[[figures]]'
+        ahead = records(A=[0.9, 0.91, 0.92], B=[0.80, 0.811, 0.822])
+        behind = records(A=[0.7, 0.7, 0.7], B=[0.80, 0.811, 0.822])
+        of = read("tiny", TINY.replace("[[figures]]", third))
+        (found,) = verdicts(results(of, one=ahead, two=behind, three=behind))
+        assert found.outcome is Outcome.NOT
+        assert found.reason == "A is ahead in 1 of 3 comparisons, in 1 with p < 0.05; behind B (two) and B (three)"
+
     def test_of_one_that_diverged(self, tiny: Experiment) -> None:
         assert self.outcome(tiny, one=records(A=[None, None], B=[0.8, 0.8])) is Outcome.NOT
         assert self.outcome(tiny, one=records(A=[0.2, 0.2], B=[None, None])) is Outcome.PARTLY
@@ -332,7 +341,7 @@ def test_parts_that_were_run_apart_are_added_in_the_order_of_the_experiment(tiny
         assert (tmp_path / "added" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_a_campaign_runs_what_is_not_stored(
+def test_a_campaign_runs_what_is_not_stored_with_as_many_seeds(
     tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     campaign = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "reproduction" / "campaign.py"))
@@ -340,7 +349,13 @@ def test_a_campaign_runs_what_is_not_stored(
     monkeypatch.setattr("multiprocessing.get_context", lambda kind: threads)
     monkeypatch.setattr("signal.signal", lambda *_: None)  # not for the process that tests
     given = ["campaign.py", "--results", str(tmp_path / "results"), "--runs", str(tmp_path / "runs")]
-    for lines in (["tiny --only one,A --seeds 1"], ["tiny --only one --seeds 1", "tiny --seeds 1 --rounds 2"]):
+    calls = (
+        ["tiny --only one,A --seeds 1"],
+        ["tiny --only one --seeds 1", "tiny --seeds 1 --rounds 2"],
+        ["tiny --only two --seeds 2 --rounds 2"],
+        ["tiny"],
+    )
+    for lines in calls:
         monkeypatch.setattr("sys.argv", [*given, *lines])
         campaign["main"]()
     assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == [
@@ -348,10 +363,12 @@ def test_a_campaign_runs_what_is_not_stored(
         "1/3 tiny one B",
         "2/3 tiny two A",
         "3/3 tiny two B",
+        "1/2 tiny two A",
+        "2/2 tiny two B",
     ]
     found = stored.read(tmp_path / "results" / "tiny")
     assert {case: found.labels(case) for case in found.records} == {"one": ["A", "B"], "two": ["A", "B"]}
-    assert (found.rounds("one"), found.rounds("two"), found.seeds("one")) == (4, 2, 1)
+    assert (found.rounds("one"), found.rounds("two"), found.seeds("one"), found.seeds("two")) == (4, 2, 1, 2)
 
 
 def test_a_campaign_ends_in_time_with_what_it_has(tiny: Experiment, tmp_path: Path) -> None:

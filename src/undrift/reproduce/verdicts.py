@@ -66,8 +66,8 @@ def _verdict(results: Results, claim: Claim) -> Verdict:
 def _better(results: Results, claim: Claim, pairs: Sequence[Pair], corrected: Array) -> Verdict:
     """*Reproduced*: the same order with significance, or all figures within the paper's spread.
 
-    *Partly*: the same order without significance, or with it against some. *Not*: otherwise; ahead of some by chance is
-    what an algorithm that makes no difference would be, too.
+    *Partly*: the same order without significance, or ahead in at least half of the comparisons, in some with it. *Not*:
+    otherwise; ahead of some by chance is what an algorithm that makes no difference would be, too.
     """
     ahead = [pair for pair in pairs if pair.ahead]
     sure = [pair for pair, p in zip(pairs, corrected, strict=True) if pair.ahead and p < LEVEL]
@@ -76,7 +76,8 @@ def _better(results: Results, claim: Claim, pairs: Sequence[Pair], corrected: Ar
         return Verdict(claim, Outcome.REPRODUCED, reason)
     if len(ahead) == len(pairs) and _all_within(results, claim):
         return Verdict(claim, Outcome.REPRODUCED, f"{reason}; all figures are within the paper's spread")
-    return Verdict(claim, Outcome.PARTLY if sure or len(ahead) == len(pairs) else Outcome.NOT, reason)
+    mostly = len(ahead) == len(pairs) or (bool(sure) and 2 * len(ahead) >= len(pairs))
+    return Verdict(claim, Outcome.PARTLY if mostly else Outcome.NOT, reason)
 
 
 def _one(claim: Claim, pair: Pair, p: float) -> str:
