@@ -180,7 +180,7 @@ def reason(of: Experiment) -> str:
 
 def missing_data(of: Experiment) -> list[str]:
     """Data sets of an experiment that were not at hand."""
-    return sorted({str(of.settings_of(case)["data.name"]) for case in of.cases} & set(ABOUT["not_at_hand"]))
+    return [name for name in of.data_sets if name in ABOUT["not_at_hand"]]
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -128,37 +128,36 @@ def _plain(results: Results) -> dict[str, object]:
 
 
 def _list(fast: bool, as_json: bool) -> None:
+    from undrift.data import is_local
     from undrift.reproduce.cost import cost
     from undrift.reproduce.experiment import find, names
     from undrift.reproduce.plan import plan
 
-    notice("timing a few steps of every model on this machine")
+    notice("timing a few steps of every model on this machine, about a minute on two cores")
     rows = []
     for name in names():
         experiment = find(name)
         rows.append((experiment, cost(plan(experiment, fast=fast and bool(experiment.fast)))))
     if as_json:
-        unknown = {"client_steps": None, "seconds": None}
-        print_json(
-            [
-                {"name": each.name, "paper": each.paper, "table": each.table, **(found._asdict() if found else unknown)}
-                for each, found in rows
-            ]
-        )
+        about = [{"name": each.name, "paper": each.paper, "table": each.table} for each, _ in rows]
+        print_json([one | found._asdict() for one, (_, found) in zip(about, rows, strict=True)])
         return
     shown = [
         [
             each.name,
             f"{each.paper}, {each.table}" + (f" (runs of {each.runs_of})" if each.runs_of else ""),
-            "–" if found is None else f"{found.client_steps:.1e}".replace("e+0", "e"),
-            "–" if found is None else _duration(found.seconds),
+            f"{found.client_steps:.1e}".replace("e+0", "e"),
+            _duration(found.seconds),
+            ", ".join(data for data in each.data_sets if not is_local(data)),
         ]
         for each, found in rows
     ]
-    print_table(["Name", "What", "Client steps", "Time here"], shown, numbers=range(2, 4))
+    heads = ["Name", "What", "Client steps", "Time here", "Data to get first"]
+    columns = None if any(row[-1] for row in shown) else -1
+    print_table(heads[:columns], [row[:columns] for row in shown], numbers=range(2, 4))
     print_markup(
-        "\n[dim]Times are estimates from a few steps of FedAvg on this machine; –: the data set is not here "
-        "(undrift data get). --fast has short versions.[/]"
+        "\n[dim]Times are estimates from a few steps of FedAvg on this machine. Data are fetched by undrift data get. "
+        "--fast has short versions.[/]"
     )
 
 

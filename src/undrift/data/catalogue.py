@@ -62,6 +62,7 @@ class Description:
     label: str | None  # column; None: the text itself is predicted
     classes: int
     hub: str | None  # data set on the Hugging Face hub; None: not there, it can only be imported from files
+    samples: int | None = None  # for training; None: it depends on the source
     config: str | None = None
     train: str = "train"  # names of the hub's splits
     test: str | None = "test"  # None: a part of every user's samples is held out
@@ -107,6 +108,7 @@ CATALOGUE: dict[str, Description] = {
         label=None,
         classes=10,
         hub=None,
+        samples=1_437,
         partition="classes:2",
         clients=40,
         defaults={"model": "cnn", "lr": 0.1},
@@ -118,6 +120,7 @@ CATALOGUE: dict[str, Description] = {
         label="label",
         classes=10,
         hub="ylecun/mnist",
+        samples=60_000,
         raw="idx",
         defaults=_MNIST_DEFAULTS,
     ),
@@ -128,6 +131,7 @@ CATALOGUE: dict[str, Description] = {
         label="label",
         classes=10,
         hub="zalando-datasets/fashion_mnist",
+        samples=60_000,
         names=(
             *("T-shirt", "trousers", "pullover", "dress", "coat"),
             *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
@@ -142,6 +146,7 @@ CATALOGUE: dict[str, Description] = {
         label="label",
         classes=10,
         hub="uoft-cs/cifar10",
+        samples=50_000,
         names=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
         raw="cifar",
         defaults=_CIFAR_DEFAULTS,
@@ -153,6 +158,7 @@ CATALOGUE: dict[str, Description] = {
         label="fine_label",
         classes=100,
         hub="uoft-cs/cifar100",
+        samples=50_000,
         raw="cifar",
         defaults=_CIFAR_DEFAULTS,
     ),
@@ -163,6 +169,7 @@ CATALOGUE: dict[str, Description] = {
         label="label",
         classes=200,
         hub="zh-plus/tiny-imagenet",
+        samples=100_000,
         test="valid",
         defaults={"model": "resnet18-gn", "batch_size": 256, "cohort": 0.1},  # FedDPC
     ),
@@ -211,6 +218,7 @@ CATALOGUE: dict[str, Description] = {
         label="label",
         classes=2,
         hub="nyu-mll/glue",
+        samples=363_846,
         config="qqp",
         test="validation",  # the labels of the hub's test split are secret
         partition="dirichlet:0.5",
@@ -223,6 +231,7 @@ CATALOGUE: dict[str, Description] = {
         label="class",
         classes=2028,
         hub=None,
+        samples=164_172,
         user="user_id",
         partition="natural",
         defaults=_PHOTOGRAPHS_DEFAULTS,
@@ -234,6 +243,7 @@ CATALOGUE: dict[str, Description] = {
         label="class",
         classes=1203,
         hub=None,
+        samples=120_300,
         user="user_id",
         partition="natural",
         defaults=_PHOTOGRAPHS_DEFAULTS,

@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 import time
 from functools import cache
+from math import prod
 from typing import Any, NamedTuple
 
-from undrift.data import FederatedData, is_local, load
+import numpy as np
+
+from undrift.data import is_local, load
 from undrift.data.batches import Schedule
+from undrift.data.catalogue import CATALOGUE
+from undrift.data.outline import random_samples
 from undrift.models import build
 from undrift.reproduce.plan import Plan
 from undrift.simulation.progress import hidden
 from undrift.simulation.simulate import simulate
 
 _SMALL = 1_000_000  # parameters up to which a step is timed with ten clients at once, as it is trained
+_TIMED = 2**18  # numbers of all samples of a batch that is timed; of a larger one as many samples as that makes
 
 
 class Cost(NamedTuple):
@@ -22,25 +28,22 @@ class Cost(NamedTuple):
     seconds: float  # with FedAvg's steps; algorithms with more to compute take longer
 
 
-def cost(plan: Plan) -> Cost | None:
-    """None where the data are not here."""
-    found = [_of_case(plan, case) for case in plan.cases]
-    known = [each for each in found if each is not None]
-    return Cost(*map(sum, zip(*known, strict=True))) if len(known) == len(found) else None
+def cost(plan: Plan) -> Cost:
+    """Where the data are not here, as if all clients had equally many samples."""
+    return Cost(*map(sum, zip(*(_of_case(plan, case) for case in plan.cases), strict=True)))
 
 
-def _of_case(plan: Plan, case: str) -> Cost | None:
+def _of_case(plan: Plan, case: str) -> Cost:
     settings = plan.settings(case)
-    if not is_local(settings["data.name"]):
-        return None
-    data = _federation(json.dumps(plan.data(case)))
     batch = int(settings["local.batch_size"])
     epochs, steps = settings.get("local.epochs", 1), settings.get("local.steps")
-    each = Schedule(batch, None if steps else epochs, steps).step_counts(data.sizes).mean()
+    sizes = _sizes(json.dumps(plan.data(case)))
+    each = Schedule(batch, None if steps else epochs, steps).step_counts(sizes).mean()
     cohort = settings["run.cohort"]
-    clients = len(data) if cohort == "all" else round(cohort * len(data)) if isinstance(cohort, float) else cohort
+    clients = len(sizes) if cohort == "all" else round(cohort * len(sizes)) if isinstance(cohort, float) else cohort
     total = _runs(plan, case) * plan.rounds(case) * clients * float(each)
-    return Cost(total, total * _seconds_of_step(settings["model.name"], data, batch))
+    name, features = settings["data.name"], settings.get("data.features")
+    return Cost(total, total * _seconds_of_step(settings["model.name"], name, features, batch))
 
 
 def _runs(plan: Plan, case: str) -> float:
@@ -53,28 +56,30 @@ def _runs(plan: Plan, case: str) -> float:
 
 
 @cache
-def _federation(arguments: str) -> FederatedData:
-    return load(**json.loads(arguments))
+def _sizes(arguments: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Samples of every client."""
+    given = json.loads(arguments)
+    if is_local(given["name"]):
+        return load(**given).sizes
+    clients = given["clients"]
+    return np.full(clients, round((CATALOGUE[given["name"]].samples or 0) / clients), dtype=np.int64)
 
 
-_timed: dict[tuple[Any, ...], float] = {}
-
-
-def _seconds_of_step(model: str, data: FederatedData, batch: int) -> float:
+@cache
+def _seconds_of_step(model: str, data: str, features: str | None, batch: int) -> float:
     """Of one client; the second round is timed, as the first one chooses and allocates."""
-    key = model, data.name, data.features, batch
-    if key not in _timed:
-        built = build(model, tuple(data.x.shape[1:]), data.classes)
-        clients = 10 if sum(p.numel() for p in built.parameters()) <= _SMALL else 2
-        ends: list[float] = []
-        schedule: dict[str, Any] = {"rounds": 2, "cohort": None, "steps": 2, "batch_size": batch, "lr": 0.01}
-        with hidden():
-            simulate(
-                "fedavg",
-                built,
-                [(data.x[:batch], data.y[:batch])] * clients,
-                callbacks=[lambda row, run: ends.append(time.perf_counter())],
-                **schedule,
-            )
-        _timed[key] = (ends[1] - ends[0]) / (2 * clients)
-    return _timed[key]
+    x, y = random_samples(data, batch, features)
+    timed = min(batch, max(1, _TIMED // prod(x.shape[1:])))
+    built = build(model, tuple(x.shape[1:]), CATALOGUE[data].classes)
+    clients = 10 if sum(p.numel() for p in built.parameters()) <= _SMALL else 2
+    ends: list[float] = []
+    schedule: dict[str, Any] = {"rounds": 2, "cohort": None, "steps": 2, "batch_size": timed, "lr": 0.01}
+    with hidden():
+        simulate(
+            "fedavg",
+            built,
+            [(x[:timed], y[:timed])] * clients,
+            callbacks=[lambda row, run: ends.append(time.perf_counter())],
+            **schedule,
+        )
+    return (ends[1] - ends[0]) / (2 * clients) * batch / timed

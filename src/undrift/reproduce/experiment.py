@@ -135,6 +135,10 @@ class Experiment:
         found = [*(each.measure for each in self.figures), *(each.measure for each in self.claims)]
         return list(dict.fromkeys(found))
 
+    @property
+    def data_sets(self) -> list[str]:
+        return sorted({str(self.settings_of(case)["data.name"]) for case in self.cases})
+
     def settings_of(self, case: str) -> dict[str, Any]:
         """Plain values by section.key."""
         return {key: each.value for key, each in {**self.settings, **self.cases[case]}.items()}
