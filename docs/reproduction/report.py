@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from undrift.recommendation import page as all_algorithms
-from undrift.reporting.wording import NBSP
 from undrift.reproduce import curves, page, stored
 from undrift.reproduce.experiment import Claim, Experiment, find, names
 from undrift.reproduce.measures import measure_named
@@ -91,14 +90,8 @@ def rounds_of_claim(claim: Claim, of: Results) -> str:
         count for case in cases for label, count in of.rounds_of(case).items() if label in (claim.better, *claim.than)
     ]
     wanted = max(int(of.experiment.settings_of(case)["run.rounds"]) for case in claim.cases)
-    return rounds_text(known, wanted, target=measure_named(claim.measure).at_least is not None) if known else "–"
-
-
-def rounds_text(run: Sequence[int], wanted: int, target: bool) -> str:
-    """Of how many, where some have fewer than the paper."""
-    few, most = min(run), max(run)
-    text = f"{few:,}–{most:,}" if target and few < most else f"{few:,}"
-    return (text + f" of {wanted:,}" * (few < wanted)).replace(",", NBSP)
+    most = max if measure_named(claim.measure).at_least else min
+    return page.rounds_text(min(known), most(known), wanted) if known else "–"
 
 
 def winners(there: Sequence[Results]) -> str:
@@ -131,7 +124,7 @@ def best(of: Results, name: str, case: str) -> tuple[str, str, str]:
     choose = max if measure.higher_is_better else min
     wanted = int(of.experiment.settings_of(case)["run.rounds"])
     return (
-        rounds_text(compared, wanted, target=measure.at_least is not None),
+        page.rounds_text(min(compared), max(compared) if measure.at_least else min(compared), wanted),
         choose(here, key=here.__getitem__, default="–"),
         choose(paper, key=paper.__getitem__, default="–"),
     )

@@ -237,7 +237,7 @@ class TestVerdicts:
     def test_of_one_that_diverged(self, tiny: Experiment) -> None:
         assert self.outcome(tiny, one=records(A=[None, None], B=[0.8, 0.8])) is Outcome.NOT
         assert self.outcome(tiny, one=records(A=[0.2, 0.2], B=[None, None])) is Outcome.PARTLY
-        assert results(tiny, one=records(A=[0.2, None])).values("one", "A", "best").without == 1
+        assert results(tiny, one=records(A=[0.2, None])).values("one", "A", "best").failed == 1
 
     def test_of_one_that_never_reached_a_target_before_the_other_diverged(self) -> None:
         text = TINY.replace('measure = "best"\nbetter', 'measure = "rounds to 90 %"\nbetter')
@@ -246,7 +246,7 @@ class TestVerdicts:
 
     def test_one_that_diverged_is_in_the_table(self, tiny: Experiment) -> None:
         shown = page.table(results(tiny, two=records(A=[0.2, 0.2], B=[None, None])), "best")
-        assert [row[-1] for row in shown] == ["here", "20.00\u00a0±\u00a00.00", "– (no value of 2\u00a0seeds)"]
+        assert [row[-1] for row in shown] == ["here", "20.00\u00a0±\u00a00.00", "failed"]
 
     def test_seeds_that_both_have_decide(self, tiny: Experiment) -> None:
         uneven = results(tiny, one=records(A=[0.9, 0.5, 0.5], B=[0.8]))
@@ -281,7 +281,11 @@ class TestVerdicts:
         (found,) = verdicts(uneven)
         assert found.outcome is Outcome.NOT
         assert page.conditions(uneven) == ["one: 2 to 3\u00a0rounds of 4, 2\u00a0seeds"]
-        assert [row[1:3] for row in page.table(uneven, "best")] == [["algorithm", "rounds"], ["A", "3"], ["B", "2"]]
+        assert [row[1:3] for row in page.table(uneven, "best")] == [
+            ["algorithm", "rounds run"],
+            ["A", "3 of 4"],
+            ["B", "2 of 4"],
+        ]
 
     def test_final_models_are_compared_after_the_same_rounds_only(self) -> None:
         text = TINY.replace('measure = "best"\nbetter', 'measure = "set size at 90 %"\nbetter')
@@ -482,7 +486,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = undrift("tiny", "--fast")
     assert "not tested in the short version: A is better." in shown.stdout
     assert "one: 2 rounds of 4, 1 seed, not run: B" in shown.stdout.replace("\u00a0", " ")
-    assert "| one | A | 80.00 ± 0.50 |" in (tmp_path / "reproduction/tiny-fast/tiny.md").read_text("utf-8").replace(
+    assert "| one | A | 2 of 4 | 80.00 ± 0.50 |" in (tmp_path / "reproduction/tiny-fast/tiny.md").read_text("utf-8").replace(
         "\u00a0", " "
     )
     assert "FedAvg" not in (curves := (tmp_path / "reproduction/tiny-fast/tiny.svg").read_text("utf-8"))

@@ -115,7 +115,8 @@ def _plain(results: Results) -> dict[str, object]:
                     "algorithm": row.label,
                     "paper": None if row.paper is None else row.paper.value,
                     "values": list(row.here.values.values()),
-                    "without": row.here.without,
+                    "runs": row.here.runs,
+                    "failed": row.here.failed,
                 }
                 for row in results.table(measure)
             ]

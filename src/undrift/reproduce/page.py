@@ -18,20 +18,33 @@ def table(results: Results, name: str) -> list[list[str]]:
     """Headings and rows of a measure, without columns that say nothing."""
     rows, measure = results.table(name), measure_named(name)
     cases, printed = len(results.experiment.cases) > 1, any(row.paper is not None for row in rows)
-    rounds = {case: results.rounds_of(case) for case in results.records}
-    unequal = any(len(set(each.values())) > 1 for each in rounds.values())
+    rounds = {(row.case, row.label): _rounds_run(results, row) for row in rows}
     cells = [
         {
             "case": row.case,
             "algorithm": row.label,
-            "rounds": str(rounds[row.case].get(row.label, MISSING)),
+            "rounds run": rounds[row.case, row.label],
             **_figures(row, measure),
         }
         for row in rows
     ]
-    shown = {"case": cases, "rounds": unequal, "paper": printed, "difference": printed}
-    heads = [head for head in ("case", "algorithm", "rounds", "paper", "here", "difference") if shown.get(head, True)]
+    cut = len(set(rounds.values())) > 1 or any("of" in text for text in rounds.values())
+    shown = {"case": cases, "rounds run": cut, "paper": printed, "difference": printed}
+    heads = ["case", "algorithm", "rounds run", "paper", "here", "difference"]
+    heads = [head for head in heads if shown.get(head, True)]
     return [heads, *([each[head] for head in heads] for each in cells)]
+
+
+def _rounds_run(results: Results, row: Row) -> str:
+    count = results.rounds_of(row.case).get(row.label)
+    wanted = int(results.experiment.settings_of(row.case)["run.rounds"])
+    return MISSING if count is None else rounds_text(count, count, wanted)
+
+
+def rounds_text(fewest: int, most: int, wanted: int) -> str:
+    """Such as "400", "800 of 10 000", or "800–3 000 of 10 000" where algorithms differ."""
+    text = f"{fewest:,}" if fewest == most else f"{fewest:,}–{most:,}"
+    return (text + f" of {wanted:,}" * (fewest < wanted)).replace(",", NBSP)
 
 
 def _figures(row: Row, measure: Measure) -> dict[str, str]:
@@ -42,10 +55,18 @@ def _figures(row: Row, measure: Measure) -> dict[str, str]:
 
 
 def _here(seeds: Seeds, measure: Measure) -> str:
+    lost = {"failed": seeds.failed, "not reached": len(seeds.at_least)}
+    notes = [
+        why if count == seeds.runs else f"{why} in {count} of {count_text(seeds.runs, 'seed')}"
+        for why, count in lost.items()
+        if count
+    ]
+    if not seeds.values:
+        return ", ".join(notes) or MISSING
     text = _number(seeds.mean, measure)
     if math.isfinite(seeds.spread):
         text += f"{NBSP}±{NBSP}{_number(seeds.spread, measure)}"
-    return text + (f" (no value of {count_text(seeds.without, 'seed')})" if seeds.without else "")
+    return f"{text} ({', '.join(notes)})" if notes else text
 
 
 def _number(value: float, measure: Measure) -> str:

@@ -20,12 +20,9 @@ class Seeds(NamedTuple):
     """Values of the runs of an algorithm, by seed; a run that failed, or never reached a target, has none."""
 
     values: Mapping[int, float]
-    without: int
-    at_least: Mapping[int, float] = MappingProxyType({})  # of those without, where a measure has a bound
-
-    @property
-    def runs(self) -> int:
-        return len(self.values) + self.without
+    runs: int
+    failed: int
+    at_least: Mapping[int, float] = MappingProxyType({})  # of those that never reached a target
 
     @property
     def mean(self) -> float:
@@ -119,7 +116,7 @@ class Results:
             for record in runs
             if kind.at_least is not None and not record.failed and record.seed not in known
         }
-        return Seeds(known, len(runs) - len(known), bounds)
+        return Seeds(known, len(runs), sum(record.failed for record in runs), bounds)
 
     def labels(self, case: str) -> list[str]:
         return list(dict.fromkeys(record.label for record in self.records[case]))
@@ -128,21 +125,23 @@ class Results:
         """A row per case and algorithm, in the order of the experiment, without those that have no such figure.
 
         A run that failed, or never reached a target, would have had one. Figures are those after the rounds that all
-        seeds of an algorithm have, but for rounds to a target.
+        seeds of an algorithm have, but for rounds to a target. Cases are those that the paper or a claim has it of.
         """
         printed = next((each.values for each in self.experiment.figures if each.measure == measure), {})
-        rounds = {case: {} if measure_named(measure).at_least else self.rounds_of(case) for case in self.records}
+        asked = {case for case, values in printed.items() if values}
+        for claim in self.experiment.claims:
+            asked |= {*claim.cases, claim.than_case} if claim.measure == measure else set()
+        rounds = {
+            case: {} if measure_named(measure).at_least else self.rounds_of(case)
+            for case in self.records
+            if case in asked
+        }
         rows = [
             Row(case, label, printed.get(case, {}).get(label), self.values(case, label, measure, own.get(label)))
             for case, own in rounds.items()
             for label in self.labels(case)
         ]
-        failed = {(case, each.label) for case, runs in self.records.items() for each in runs if each.failed}
-        return [
-            row
-            for row in rows
-            if row.paper is not None or row.here.values or row.here.at_least or (row.case, row.label) in failed
-        ]
+        return [row for row in rows if row.paper is not None or row.here.values or row.here.at_least or row.here.failed]
 
 
 def shared_rounds(runs: Sequence[Record]) -> int:
