@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from undrift.recommendation import page as all_algorithms
+from undrift.reporting.wording import NBSP
 from undrift.reproduce import curves, page, stored
 from undrift.reproduce.experiment import Claim, Experiment, find, names
 from undrift.reproduce.measures import measure_named
@@ -35,7 +36,8 @@ def pages() -> dict[Path, str]:
     front = HOME / "index.md"
     before, _, rest = front.read_text("utf-8").partition(BEGIN)
     found[HOME / "grand.md"] = all_algorithms.markdown()
-    return found | {front: f"{before}{BEGIN}\n{summary(there)}\n{winners(there)}\n{END}{rest.partition(END)[2]}"}
+    tables = [summary(there), "### Claims\n", claims(there), f"### Winners\n\n{ABOUT['winners']}\n", winners(there)]
+    return found | {front: "\n".join([before + BEGIN, *tables, END + rest.partition(END)[2]])}
 
 
 def experiment_page(of: Results) -> str:
@@ -81,6 +83,24 @@ def summary(there: Sequence[Results]) -> str:
         rows.append([f"[{about['paper']}]({name}.md)", *map(str, (claims, *counts, cut, left, no_data))])
     heads = ["paper", "claims", *outcomes, "of these after fewer rounds", "not decided yet", "not testable here"]
     return table(heads, rows)
+
+
+def claims(there: Sequence[Results]) -> str:
+    """Every claim that was tested, and which experiments found what of it."""
+    rows: dict[tuple[str, str], dict[Outcome, list[str]]] = {}
+    for about in PAPERS.values():
+        for each in (each for each in there if each.experiment.paper == about["paper"]):
+            for one in verdicts(each):
+                link = f"[{each.experiment.table}]({each.experiment.name}.md)"
+                found = rows.setdefault((about["paper"], one.claim.text), {}).setdefault(one.outcome, [])
+                found.append(link.replace(" ", NBSP))
+    outcomes = [each for each in Outcome if each is not Outcome.UNTESTED]
+    cells = [
+        [*claim, *("<br>".join(found.get(outcome, [])) for outcome in outcomes)]
+        for claim, found in rows.items()
+        if found.keys() != {Outcome.UNTESTED}
+    ]
+    return table(["paper", "claim", *map(str, outcomes)], cells)
 
 
 def rounds_of_claim(claim: Claim, of: Results) -> str:

@@ -89,7 +89,8 @@ def _one(claim: Claim, pair: Pair, p: float) -> str:
 
 
 def _several(claim: Claim, pairs: Sequence[Pair], sure: int) -> str:
-    behind = [_named(pair, claim) for pair in pairs if not pair.ahead]
+    one_case = len({pair.case for pair in pairs}) == 1
+    behind = [pair.other if one_case else f"{pair.other} ({pair.case})" for pair in pairs if not pair.ahead]
     reason = (
         f"{claim.better} is ahead in {len(pairs) - len(behind)} of {len(pairs)} comparisons, in {sure} with p < {LEVEL}"
     )
@@ -182,10 +183,6 @@ def _mcnemar(correct: Mapping[tuple[str, str], Correct], first: tuple[str, str],
     if not seeds:
         return np.nan
     return mcnemar(Answers.of(*(np.concatenate([each[seed] for seed in seeds]) for each in (mine, theirs)))).exact
-
-
-def _named(pair: Pair, claim: Claim) -> str:
-    return pair.other if len(claim.cases) < 2 else f"{pair.other} ({pair.case})"
 
 
 def _all_within(results: Results, claim: Claim) -> bool:
