@@ -4,10 +4,10 @@
         [--device cuda] [--workers 8] [--minutes 20] [--results docs/reproduction/results] [--runs DIR]
 
 An argument has the options `--only`, `--seeds` and `--rounds` of `undrift reproduce`. Parts that are stored already, of
-this experiment or with the same settings of another, are not repeated, unless `--seeds` asks for more than are stored;
-those that were interrupted continue where DIR is the same. After `--minutes`, runs end with the next round that is
-evaluated, and are stored with the rounds they have; no further part is begun. `make reproduction-report` then writes
-the pages.
+this experiment or with the same settings of another, are not repeated, unless `--seeds` or `--rounds` asks for more
+than are stored; those that were interrupted continue where DIR is the same. After `--minutes`, runs end with the next
+round that is evaluated, and are stored with the rounds they have; no further part is begun. What is stored is not
+replaced by fewer rounds. `make reproduction-report` then writes the pages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import signal
 import sys
 import time
 import traceback
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +28,7 @@ from undrift.reproduce import stored
 from undrift.reproduce.common_runs import take_over
 from undrift.reproduce.experiment import find
 from undrift.reproduce.plan import plan
+from undrift.reproduce.results import Results
 from undrift.reproduce.run import run
 from undrift.simulation.progress import hidden
 from undrift.storage.comparison import unique_folder
@@ -85,14 +85,35 @@ def parts(line: str, device: str, runs: Path, results: Path, until: float) -> li
     for case, label in take_over(experiment, results):
         print(f"{name} {case} {label}: from another experiment", flush=True)
     home = results / name
-    there = stored.read(home).records if home.exists() else {}
-    seeds = Counter((case, record.label) for case, records in there.items() for record in records)
+    there = stored.read(home) if home.exists() else None
     return [
         Part(name, case, label, given.seeds, given.rounds, device, runs, until)
         for case in chosen.cases
         for label in chosen.algorithms
-        if seeds[case, label] < (given.seeds or 1)
+        if there is None or not _has(there, case, label, given.seeds or 1, given.rounds or 1)
     ]
+
+
+def _has(results: Results, case: str, label: str, seeds: int, rounds: int) -> bool:
+    """Whether so many seeds and rounds are there; where all runs failed, more rounds would not help."""
+    return len(results.runs(case, label)) >= seeds and _rounds(results, case, label) >= rounds
+
+
+def _rounds(results: Results, case: str, label: str) -> float:
+    """Of all its runs that did not fail."""
+    if not results.runs(case, label):
+        return 0
+    return results.rounds_of(case).get(label, math.inf)
+
+
+def keep(part: Part, home: Path) -> str:
+    """Adds what was measured to the stored results, or says why not."""
+    if home.exists():
+        before, now = (_rounds(stored.read(each), part.case, part.label) for each in (home, part.home))
+        if now < before < math.inf:
+            return f"not stored: it has {now:.0f} rounds, what is stored {before:.0f}"
+    stored.add(part.home, home)
+    return ""
 
 
 def main() -> None:
@@ -114,9 +135,8 @@ def main() -> None:
     # A process for every part: an error of the device would make all later ones of its process fail.
     with multiprocessing.get_context("spawn").Pool(given.workers, maxtasksperchild=1) as pool:
         for done, (part, seconds, error) in enumerate(pool.imap_unordered(measure, todo), start=1):
-            print(f"{done}/{len(todo)} {part.name} {part.case} {part.label}: {seconds:.0f} s {error}", flush=True)
-            if not error:
-                stored.add(part.home, given.results / part.name)
+            problem = error or keep(part, given.results / part.name)
+            print(f"{done}/{len(todo)} {part.name} {part.case} {part.label}: {seconds:.0f} s {problem}", flush=True)
 
 
 if __name__ == "__main__":

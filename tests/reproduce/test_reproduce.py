@@ -344,7 +344,7 @@ def test_parts_that_were_run_apart_are_added_in_the_order_of_the_experiment(tiny
         assert (tmp_path / "added" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_a_campaign_runs_what_is_not_stored_with_as_many_seeds(
+def test_a_campaign_runs_what_is_not_stored_with_as_many_seeds_and_rounds(
     tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     campaign = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "reproduction" / "campaign.py"))
@@ -356,6 +356,8 @@ def test_a_campaign_runs_what_is_not_stored_with_as_many_seeds(
         ["tiny --only one,A --seeds 1"],
         ["tiny --only one --seeds 1", "tiny --seeds 1 --rounds 2"],
         ["tiny --only two --seeds 2 --rounds 2"],
+        ["tiny --only two,A --seeds 2 --rounds 3", "tiny --rounds 2"],
+        ["tiny --only two,A --seeds 3 --rounds 2", "--runs", str(tmp_path / "other-runs")],
         ["tiny"],
     )
     for lines in calls:
@@ -368,10 +370,14 @@ def test_a_campaign_runs_what_is_not_stored_with_as_many_seeds(
         "3/3 tiny two B",
         "1/2 tiny two A",
         "2/2 tiny two B",
+        "1/1 tiny two A",
+        "1/1 tiny two A",
     ]
     found = stored.read(tmp_path / "results" / "tiny")
     assert {case: found.labels(case) for case in found.records} == {"one": ["A", "B"], "two": ["A", "B"]}
-    assert (found.rounds("one"), found.rounds("two"), found.seeds("one"), found.seeds("two")) == (4, 2, 1, 2)
+    # The last call found three rounds of A stored, and did not replace them by two.
+    assert [found.rounds_of(case) for case in found.records] == [{"A": 4, "B": 4}, {"A": 3, "B": 2}]
+    assert [found.seeds_of(case) for case in found.records] == [{"A": 1, "B": 1}, {"A": 2, "B": 2}]
 
 
 def test_a_campaign_ends_in_time_with_what_it_has(tiny: Experiment, tmp_path: Path) -> None:
