@@ -140,6 +140,14 @@ class TestPlans:
         assert (whole.client_steps, short.client_steps) == (2 * 2 * 4 * 4 * (6 + 12), 2 * 4 * 6)
         assert 0 < short.seconds < whole.seconds
 
+    def test_times_count_the_gradients_of_algorithms(self, tiny: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+        """MimeSVRG has two gradients a step and a pass before: three times the steps of an epoch, 2.5 those of two."""
+        monkeypatch.setattr("undrift.reproduce.cost._seconds_of_step", lambda *_: 1.0)
+        assert cost(plan(tiny)).seconds == cost(plan(tiny)).client_steps
+        mime = cost(plan(read("tiny", TINY.replace("fedprox(mu=0.1)", "mimesvrg"))))
+        assert mime.client_steps == cost(plan(tiny)).client_steps
+        assert mime.seconds == mime.client_steps * 0.5 + 2 * 4 * 4 * (6 * 3 + 12 * 2.5)
+
     def test_costs_without_the_data(self, tiny: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
         here = cost(plan(tiny))
         monkeypatch.setattr("undrift.reproduce.cost.is_local", lambda name: False)

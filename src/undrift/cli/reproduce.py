@@ -157,8 +157,8 @@ def _list(fast: bool, as_json: bool) -> None:
     columns = None if any(row[-1] for row in shown) else -1
     print_table(heads[:columns], [row[:columns] for row in shown], numbers=range(2, 4))
     print_markup(
-        "\n[dim]Times are estimates from a few steps of FedAvg on this machine. Data are fetched by undrift data get. "
-        "--fast has short versions.[/]"
+        "\n[dim]Times are estimates from the gradients of every algorithm and a few steps on this machine. "
+        "Data are fetched by undrift data get. --fast has short versions.[/]"
     )
 
 

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from undrift.core.call import read
 from undrift.data import is_local, load
 from undrift.data.batches import Schedule
 from undrift.data.catalogue import CATALOGUE
 from undrift.data.outline import random_samples
 from undrift.models import build
+from undrift.overview import algorithms
 from undrift.reproduce.plan import Plan
 from undrift.simulation.progress import hidden
 from undrift.simulation.simulate import simulate
@@ -25,7 +27,7 @@ _TIMED = 2**18  # numbers of all samples of a batch that is timed; of a larger o
 
 class Cost(NamedTuple):
     client_steps: float  # local steps of all clients, in all rounds of all runs, tuning included
-    seconds: float  # with FedAvg's steps; algorithms with more to compute take longer
+    seconds: float  # as many of FedAvg's steps as the algorithms compute gradients
 
 
 def cost(plan: Plan) -> Cost:
@@ -38,21 +40,24 @@ def _of_case(plan: Plan, case: str) -> Cost:
     batch = int(settings["local.batch_size"])
     epochs, steps = settings.get("local.epochs", 1), settings.get("local.steps")
     sizes = _sizes(json.dumps(plan.data(case)))
-    each = Schedule(batch, None if steps else epochs, steps).step_counts(sizes).mean()
+    each = float(Schedule(batch, None if steps else epochs, steps).step_counts(sizes).mean())
+    whole_pass = float(Schedule(batch, 1, None).step_counts(sizes).mean())
     cohort = settings["run.cohort"]
     clients = len(sizes) if cohort == "all" else round(cohort * len(sizes)) if isinstance(cohort, float) else cohort
-    total = _runs(plan, case) * plan.rounds(case) * clients * float(each)
+    answers = _runs(plan, case) * plan.rounds(case) * clients  # of an algorithm
+    costs = [algorithms()[read(text)[0]].cost for text in plan.algorithms.values()]
+    gradients = answers * sum(cost.gradients * each + cost.passes * whole_pass for cost in costs)
     name, features = settings["data.name"], settings.get("data.features")
-    return Cost(total, total * _seconds_of_step(settings["model.name"], name, features, batch))
+    seconds = gradients * _seconds_of_step(settings["model.name"], name, features, batch)
+    return Cost(answers * len(costs) * each, seconds)
 
 
 def _runs(plan: Plan, case: str) -> float:
-    """Of as many rounds as the final ones have."""
-    final = len(plan.algorithms) * plan.seeds
+    """Of an algorithm; of as many rounds as the final ones have."""
     if (tuning := plan.tuning) is None:
-        return final
+        return plan.seeds
     share = 1.0 if tuning.rounds is None else min(1.0, tuning.rounds / plan.rounds(case))
-    return final + len(plan.algorithms) * plan.budget * tuning.seeds * share
+    return plan.seeds + plan.budget * tuning.seeds * share
 
 
 @cache

@@ -51,7 +51,7 @@ def _verdict(results: Results, claim: Claim) -> Verdict:
     found = _pairs(results, claim)
     pairs, undecided = [pair for pair in found if pair.decided], [pair for pair in found if not pair.decided]
     if not pairs:
-        reason = "the rounds that were run do not decide it" if undecided else "none of its runs are there"
+        reason = "the rounds that were run do not decide it" if undecided else "none of its comparisons were run"
         return Verdict(claim, Outcome.UNTESTED, reason)
     corrected = holm([pair.p for pair in pairs])
     judged = _equal(claim, pairs, corrected) if claim.equal else _better(results, claim, pairs, corrected)
