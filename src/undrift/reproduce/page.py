@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from undrift.reporting.wording import MISSING, NBSP, count_text
 from undrift.reproduce.curves import window_rounds
 from undrift.reproduce.experiment import Figure
 from undrift.reproduce.measures import Measure, measure_named
-from undrift.reproduce.results import Chosen, Results, Row, Seeds
+from undrift.reproduce.results import Results, Row, Seeds
 from undrift.reproduce.verdicts import verdicts
 
 
@@ -89,8 +89,8 @@ def _sentence(text: str) -> str:
 
 
 def conditions(results: Results) -> list[str]:
-    """What was cut or chosen: a line per case."""
-    experiment, lines = results.experiment, []
+    """What was cut: a line for cases in which it was the same."""
+    experiment, lines = results.experiment, {}
     for case in results.records:
         wanted, seeds = int(experiment.settings_of(case)["run.rounds"]), results.seeds(case)
         most, fewest = results.rounds(case), min(results.rounds_of(case).values(), default=results.rounds(case))
@@ -103,8 +103,8 @@ def conditions(results: Results) -> list[str]:
         missing = [each.label for each in experiment.entries if each.label not in results.labels(case)]
         if missing:
             line += f", not run: {', '.join(missing)}"
-        lines.append(f"{case}: {line}" if case else line)
-    return lines
+        lines[case] = line
+    return _by_case(lines, experiment.cases)
 
 
 def markdown(results: Results, picture: str = "") -> str:
@@ -121,8 +121,7 @@ def markdown(results: Results, picture: str = "") -> str:
         lines += ["", f"![Test accuracy over rounds]({picture})", "", _caption(results)]
     lines += ["", f"Runs: {'; '.join(conditions(results))}.{_machine(results)}", ""]
     lines += [f"* {remark}" for remark in experiment.remarks]
-    lines += ["", "Algorithms as they were run:", ""]
-    lines += [f"* {case}{case and ': '}{_choice(each)}" for case, each in results.chosen.items()]
+    lines += ["", "## Algorithms", "", *_algorithms(results), *_tuning(results)]
     lines += ["", "## Settings", "", *_settings(results)]
     return "\n".join(lines) + "\n"
 
@@ -149,14 +148,33 @@ def _some_failed(results: Results) -> bool:
     return any(record.failed for records in results.records.values() for record in records)
 
 
-def _choice(chosen: Chosen) -> str:
-    text = ", ".join(f"`{each}`" for each in chosen.algorithms.values())
-    if not chosen.tried:
-        return text
-    counts = Counter(each.label for each in chosen.tried)
-    few, most = min(counts.values()), max(counts.values())
-    many = str(few) if few == most else f"{few}–{most}"
-    return f"{text}; each the best of {many} configurations on held-out training samples"
+def _algorithms(results: Results) -> list[str]:
+    rows = []
+    for entry in results.experiment.entries:
+        texts = {case: each.algorithms.get(entry.label) for case, each in results.chosen.items()}
+        as_run = {case: f"`{text}`" for case, text in texts.items() if text}
+        if as_run:
+            rows.append([entry.label, "<br>".join(_by_case(as_run, results.chosen)), entry.source, entry.note])
+    return _table(["algorithm", "as it was run", "source", "note"], rows)
+
+
+def _tuning(results: Results) -> list[str]:
+    """Out of how many configurations those that were run were chosen."""
+    found = {}
+    for case, chosen in results.chosen.items():
+        if chosen.tried:
+            counts = Counter(each.label for each in chosen.tried).values()
+            many = str(min(counts)) if min(counts) == max(counts) else f"{min(counts)}–{max(counts)}"
+            found[case] = f"each the best of {many} configurations on held-out training samples."
+    return ["", *(f"* {line}" for line in _by_case(found, results.chosen))] if found else []
+
+
+def _by_case(texts: Mapping[str, str], among: Collection[str]) -> list[str]:
+    """A line for every text, after the cases that have it; without them where these are all there are."""
+    cases: dict[str, list[str]] = {}
+    for case, text in texts.items():
+        cases.setdefault(text, []).append(case)
+    return [text if len(each) == len(among) else f"{', '.join(each)}: {text}" for text, each in cases.items()]
 
 
 def _settings(results: Results) -> list[str]:
