@@ -23,6 +23,9 @@ def test_a_point_is_the_mean_over_a_window() -> None:
     assert len(found) == curves.POINTS
     assert found["round"].tolist()[:2] == [2, 4]
     assert found["accuracy"].tolist()[:2] == pytest.approx([0.005, 0.025])
+    of = find("feddpc-table2")
+    assert curves.window_rounds(Results(of, {"": [run("A", [0.1] * 80)]}, {}, fast=False)) == 2
+    assert curves.window_rounds(Results(of, {"": [run("A", [np.nan, 0.1] * 2)]}, {}, fast=False)) == 1
     few = curves.windows(run("A", [0.1, np.nan, 0.3])).history
     assert (few["round"].tolist(), few["accuracy"].tolist()) == ([1, 3], [0.1, 0.3])
 

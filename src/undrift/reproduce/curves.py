@@ -51,10 +51,11 @@ def windows(record: Record) -> Record:
 
 
 def window_rounds(results: Results) -> int:
-    """Over how many rounds a point is averaged, at most."""
+    """Over how many rounds a point is averaged, at most; 1 where every evaluated round is a point."""
     every = [results.evaluated_every(case) for case in results.records]
     counts = [record.history["accuracy"].count() for records in results.records.values() for record in records]
-    return max(every) * max(1, -(-max(counts) // POINTS))
+    averaged = -(-max(counts) // POINTS)
+    return max(every) * averaged if averaged > 1 else 1
 
 
 def stand_out(results: Results) -> list[str]:
