@@ -5,8 +5,8 @@
 
 That code crops and flips whole batches: all images of one are shifted and mirrored alike. It divides by deviations of
 about 0.2, where those of CIFAR-10's pixels are about 0.25. The script trains with and without both, 10 of 100 clients
-with one class each, and appends a row per evaluated round to FILE.csv. CIFAR-10 must be there: `undrift data get
-cifar10`.
+with one class each, and appends a row per evaluated round to FILE.csv. What was measured is in
+`histories/released.csv.gz`. CIFAR-10 must be there: `undrift data get cifar10`.
 """
 
 from __future__ import annotations

@@ -265,6 +265,18 @@ class TestVerdicts:
     def test_of_what_was_not_run(self, tiny: Experiment) -> None:
         assert self.outcome(tiny, one=records(B=[0.8])) is Outcome.UNTESTED
 
+    def test_a_measure_of_cases_that_were_not_run_has_no_table(self) -> None:
+        figures = '[[figures]]\nmeasure = "rounds to 70 %"\nvalues = { two = { A = 3 } }\n'
+        found = results(read("tiny", TINY + figures), one=records(A=[0.8], B=[0.7]))
+        assert found.measures == ["best"]
+        assert "Rounds to 70" not in page.markdown(found)
+
+    def test_cases_with_the_same_conditions_share_a_line(self, tiny: Experiment) -> None:
+        both = results(tiny, one=records(A=[0.8]), two=records(A=[0.8]))
+        assert page.conditions(both) == ["2\u00a0rounds of 4, 1\u00a0seed, not run: B"]
+        apart = results(tiny, one=records(A=[0.8]), two=records(A=[0.8, 0.8]))
+        assert [line.partition(":")[0] for line in page.conditions(apart)] == ["one", "two"]
+
     def test_fewer_rounds_are_better(self, tiny: Experiment) -> None:
         text = TINY.replace('measure = "best"\nbetter', 'measure = "rounds to 70 %"\nbetter')
         late = [Record("B", seed, history(0.1, 0.2, 0.8), {}, {}) for seed in range(2)]

@@ -92,7 +92,7 @@ def _show(results: Results) -> None:
 
     experiment = results.experiment
     print_markup(f"\n[bold]{escape(f'{experiment.paper}, {experiment.table}')}[/]: {escape(experiment.title)}\n")
-    for name in results.experiment.measures:
+    for name in results.measures:
         measure = measure_named(name)
         print_markup(f"[bold]{escape(measure.text)}[/]{', in %' if measure.percent else ''}")
         heads, *rows = page.table(results, name)

@@ -111,7 +111,7 @@ def markdown(results: Results, picture: str = "") -> str:
     """A page; `picture` is the path of the experiment's curves."""
     experiment = results.experiment
     lines = [f"# {experiment.paper}, {experiment.table}", "", f"{experiment.title}.", ""]
-    for name in results.experiment.measures:
+    for name in results.measures:
         measure = measure_named(name)
         unit = ", in %" if measure.percent else ""
         heads, *rows = table(results, name)

@@ -121,6 +121,11 @@ class Results:
     def labels(self, case: str) -> list[str]:
         return list(dict.fromkeys(record.label for record in self.records[case]))
 
+    @property
+    def measures(self) -> list[str]:
+        """Those of the experiment that the cases which were run have."""
+        return [name for name in self.experiment.measures if self.table(name)]
+
     def table(self, measure: str) -> list[Row]:
         """A row per case and algorithm, in the order of the experiment, without those that have no such figure.
 
