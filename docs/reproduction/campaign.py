@@ -7,7 +7,7 @@ An argument has the options `--only`, `--seeds` and `--rounds` of `undrift repro
 this experiment or with the same settings of another, are not repeated, unless `--seeds` or `--rounds` asks for more
 than are stored; those that were interrupted continue where DIR is the same. After `--minutes`, runs end with the next
 round that is evaluated, and are stored with the rounds they have; no further part is begun. What is stored is not
-replaced by fewer rounds. `make reproduction-report` then writes the pages.
+replaced by fewer rounds or seeds. `make reproduction-report` then writes the pages.
 """
 
 from __future__ import annotations
@@ -109,9 +109,10 @@ def _rounds(results: Results, case: str, label: str) -> float:
 def keep(part: Part, home: Path) -> str:
     """Adds what was measured to the stored results, or says why not."""
     if home.exists():
-        before, now = (_rounds(stored.read(each), part.case, part.label) for each in (home, part.home))
-        if now < before < math.inf:
-            return f"not stored: it has {now:.0f} rounds, what is stored {before:.0f}"
+        before, now = stored.read(home), stored.read(part.home)
+        rounds, seeds = _rounds(before, part.case, part.label), len(before.runs(part.case, part.label))
+        if rounds < math.inf and not _has(now, part.case, part.label, seeds, int(rounds)):
+            return f"not stored: {seeds} seeds of {rounds:.0f} rounds are there already"
     stored.add(part.home, home)
     return ""
 

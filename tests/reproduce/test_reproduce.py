@@ -377,7 +377,8 @@ def test_a_campaign_runs_what_is_not_stored_with_as_many_seeds_and_rounds(
         ["tiny --only one --seeds 1", "tiny --seeds 1 --rounds 2"],
         ["tiny --only two --seeds 2 --rounds 2"],
         ["tiny --only two,A --seeds 2 --rounds 3", "tiny --rounds 2"],
-        ["tiny --only two,A --seeds 3 --rounds 2", "--runs", str(tmp_path / "other-runs")],
+        ["tiny --only two,A --seeds 3 --rounds 2", "--runs", str(tmp_path / "fewer-rounds")],
+        ["tiny --only two,A --seeds 1 --rounds 4", "--runs", str(tmp_path / "fewer-seeds")],
         ["tiny"],
     )
     for lines in calls:
@@ -392,10 +393,11 @@ def test_a_campaign_runs_what_is_not_stored_with_as_many_seeds_and_rounds(
         "2/2 tiny two B",
         "1/1 tiny two A",
         "1/1 tiny two A",
+        "1/1 tiny two A",
     ]
     found = stored.read(tmp_path / "results" / "tiny")
     assert {case: found.labels(case) for case in found.records} == {"one": ["A", "B"], "two": ["A", "B"]}
-    # The last call found three rounds of A stored, and did not replace them by two.
+    # The last parts had fewer rounds than were stored, or fewer seeds, and did not replace them.
     assert [found.rounds_of(case) for case in found.records] == [{"A": 4, "B": 4}, {"A": 3, "B": 2}]
     assert [found.seeds_of(case) for case in found.records] == [{"A": 1, "B": 1}, {"A": 2, "B": 2}]
 

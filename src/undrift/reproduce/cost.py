@@ -46,7 +46,7 @@ def _of_case(plan: Plan, case: str) -> Cost:
     clients = len(sizes) if cohort == "all" else round(cohort * len(sizes)) if isinstance(cohort, float) else cohort
     answers = _runs(plan, case) * plan.rounds(case) * clients  # of an algorithm
     costs = [algorithms()[read(text)[0]].cost for text in plan.algorithms.values()]
-    gradients = answers * sum(cost.gradients * each + cost.passes * whole_pass for cost in costs)
+    gradients = answers * sum(one.gradients * each + one.passes * whole_pass for one in costs)
     name, features = settings["data.name"], settings.get("data.features")
     seconds = gradients * _seconds_of_step(settings["model.name"], name, features, batch)
     return Cost(answers * len(costs) * each, seconds)
