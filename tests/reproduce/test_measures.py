@@ -24,6 +24,13 @@ def run(
     return Record("FedAvg", 0, history, {}, {}, predictions)
 
 
+def test_mean_of_a_short_run_is_that_of_its_second_half() -> None:
+    measure = measure_named("mean of last rounds")
+    assert measure.of(run([0.0, 0.1, math.nan, 0.7])) == pytest.approx(0.7)
+    assert measure.of(run([0.0] * 200 + [0.4, 0.6] * 50)) == pytest.approx(0.5)
+    assert measure.of(run([0.3])) == pytest.approx(0.3)
+
+
 def test_deviation_of_a_short_run_is_that_of_its_second_half() -> None:
     measure = measure_named("deviation of last rounds")
     assert measure.of(run([0.0, 0.1, 0.5, 0.7])) == pytest.approx(np.std([0.5, 0.7], ddof=1))

@@ -331,7 +331,6 @@ def test_measures() -> None:
     run = Record("A", 0, history(0.1, math.nan, 0.6, 0.5), {}, {})
     found = {name: measure_named(name).of(run) for name in ("best", "best round", "last", "rounds to 55 %")}
     assert found == {"best": 0.6, "best round": 3, "last": 0.5, "rounds to 55 %": 3}
-    assert measure_named("mean of last rounds").of(run) == pytest.approx(0.4)
     assert math.isnan(measure_named("rounds to 90 %").of(run))
 
 

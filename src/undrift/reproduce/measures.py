@@ -14,6 +14,7 @@ from undrift.reporting.record import Record
 from undrift.statistics.conformal import Conformal, Coverage
 
 LAST = 100  # rounds, of the mean at the end
+LAST_ROUNDS = f"the last {LAST} rounds, or the second half of fewer than {2 * LAST}"
 
 
 class Measure(NamedTuple):
@@ -42,9 +43,10 @@ def _last(run: Record) -> float:
     return float(known.iloc[-1]) if len(known) else np.nan
 
 
-def _last_rounds(run: Record, count: int = LAST) -> pd.Series[float]:
-    """Accuracy in the evaluated ones among them."""
-    late = run.history[run.history["round"] > run.history["round"].max() - count]
+def _last_rounds(run: Record) -> pd.Series[float]:
+    """Accuracy in the evaluated ones among them; of a short run not in its first half, where the accuracy rises."""
+    rounds = int(run.history["round"].max())
+    late = run.history[run.history["round"] > rounds - min(LAST, max(rounds // 2, 1))]
     found: pd.Series[float] = late["accuracy"].dropna()
     return found
 
@@ -54,8 +56,7 @@ def _mean_last(run: Record) -> float:
 
 
 def _deviation_last(run: Record) -> float:
-    """Of a short run not in its first half, where the accuracy rises."""
-    return float(_last_rounds(run, min(LAST, int(run.history["round"].max()) // 2)).std())
+    return float(_last_rounds(run).std())
 
 
 def _of_history(column: str) -> Callable[[Record], float]:
@@ -105,9 +106,9 @@ MEASURES = {
     "best": Measure("Best accuracy", _best),
     "best round": Measure("Round of the best accuracy", _best_round, higher_is_better=False, percent=False, digits=0),
     "last": Measure("Final accuracy", _last),
-    "mean of last rounds": Measure(f"Mean accuracy of the last {LAST} rounds", _mean_last),
+    "mean of last rounds": Measure(f"Mean accuracy of {LAST_ROUNDS}", _mean_last),
     "deviation of last rounds": Measure(
-        f"Standard deviation of the accuracy over the last {LAST} rounds, or the second half of fewer than {2 * LAST}",
+        f"Standard deviation of the accuracy over {LAST_ROUNDS}",
         _deviation_last,
         higher_is_better=False,
     ),
