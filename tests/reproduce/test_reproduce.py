@@ -446,13 +446,17 @@ def test_results_of_another_experiment_are_not_added(tiny: Experiment, tmp_path:
         stored.add(tmp_path / "theirs", tmp_path / "mine")
 
 
-def test_results_from_another_device_are_not_added(tiny: Experiment, tmp_path: Path) -> None:
-    for device in ("cpu", "NVIDIA H200"):
+def test_results_from_another_device_are_told_apart(tiny: Experiment, tmp_path: Path) -> None:
+    environments = {"NVIDIA H200": "2.11.0+cu130", "cpu": "2.13.0"}
+    for label, (device, torch) in zip("AB", environments.items(), strict=True):
         (tmp_path / device).mkdir()
-        runs = [record._replace(environment={"device": device}) for record in trained()]
-        stored.write(results(tiny, one=runs), tmp_path / device)
-    with pytest.raises(ValueError, match="results from cpu are added to those from NVIDIA H200: keep them apart"):
-        stored.add(tmp_path / "cpu", tmp_path / "NVIDIA H200")
+        run = trained()[0]._replace(label=label, environment={"device": device, "torch": torch})
+        stored.write(results(tiny, one=[run]), tmp_path / device)
+        assert page.markdown(stored.read(tmp_path / device)).count("torch") == 1
+    stored.add(tmp_path / "cpu", tmp_path / "NVIDIA H200")
+    both = stored.read(tmp_path / "NVIDIA H200")
+    assert {each.label: each.environment["device"] for each in both.records["one"]} == {"A": "NVIDIA H200", "B": "cpu"}
+    assert " On NVIDIA H200, torch 2.11.0. On a CPU, torch 2.13.0: one: B.\n" in page.markdown(both)
 
 
 def test_all_that_is_measured_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

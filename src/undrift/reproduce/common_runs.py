@@ -42,8 +42,9 @@ class Runs(NamedTuple):
 def take_over(experiment: Experiment, home: Path) -> list[tuple[str, str]]:
     """Add what is missing of an experiment in ``home/NAME`` and was run for others, stored beside it.
 
-    That is, seeds of its algorithms in its cases, from the same device, up to the rounds that it asks for. Returns the
-    cases and labels. Where rates are tuned, runs depend on what was chosen, and none are taken.
+    That is, seeds of its algorithms in its cases, up to the rounds that it asks for, all of an algorithm in a case from
+    the same device. Returns the cases and labels. Where rates are tuned, runs depend on what was chosen, and none are
+    taken.
     """
     there = [find(name) for name in names() if (home / name).exists()]
     others = [runs for other in there if other != experiment for runs in _runs(other)]
@@ -64,9 +65,10 @@ def _take(mine: Runs, theirs: Runs, home: Path) -> bool:
     """Whether there was something to take."""
     own, source = home / mine.experiment.name, theirs.among(stored.read_files(home / theirs.experiment.name))
     known = stored.read_files(own) if own.exists() else None
-    before = source._replace(runs=source.runs[:0], answers={}) if known is None else mine.among(known)
-    if before.about["environment"].get("device") != source.about["environment"].get("device"):
-        return False
+    before = source._replace(runs=source.runs[:0], answers={}, environments={}) if known is None else mine.among(known)
+    environment = source.environments[theirs[1:]]
+    if before.environments.get(mine[1:], environment).get("device") != environment.get("device"):
+        return False  # its other seeds are from elsewhere
     found = source.runs[~source.runs["seed"].isin(before.runs["seed"])].dropna(axis="columns", how="all")
     if found.empty:
         return False
@@ -80,7 +82,8 @@ def _take(mine: Runs, theirs: Runs, home: Path) -> bool:
     right = {seed: each for seed, each in source.answers.get(theirs[1:], {}).items() if seed in whole}
     answers = {mine[1:]: before.answers.get(mine[1:], {}) | right}
     chosen = {mine.case: Chosen({mine.label: mine.written}, [])._asdict()}
-    part = Stored(before.about | {"experiment": mine.experiment.name, "chosen": chosen}, runs, answers)
+    about = before.about | {"experiment": mine.experiment.name, "chosen": chosen}
+    part = Stored(about, runs, answers, {mine[1:]: environment})
     own.mkdir(exist_ok=True)
     stored.write_files(part if known is None else stored.merged(known, part), own)
     return True

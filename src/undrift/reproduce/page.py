@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
+from undrift.reporting.record import Record
 from undrift.reporting.wording import MISSING, NBSP, count_text
 from undrift.reproduce.curves import window_rounds
 from undrift.reproduce.experiment import Figure
@@ -127,11 +129,25 @@ def markdown(results: Results, picture: str = "") -> str:
 
 
 def _machine(results: Results) -> str:
-    """What they ran on, where it is known."""
-    known = next(iter(results.records.values()))[0].environment
-    if "device" not in known:
+    """What they ran on, where it is known; of all but the commonest environment with their names."""
+    ran: dict[str, dict[str, list[str]]] = {}
+    for case, records in results.records.items():
+        for label, (first, *_) in itertools.groupby(records, key=lambda record: record.label):
+            if "device" in first.environment:
+                ran.setdefault(_environment(first), {}).setdefault(case, []).append(label)
+    if not ran:
         return ""
-    return f" On {'a CPU' if known['device'] == 'cpu' else known['device']}, torch {known['torch'].partition('+')[0]}."
+    common, *others = sorted(ran, key=lambda each: -sum(map(len, ran[each].values())))
+    texts = [common]
+    for environment in others:
+        labels = {case: ", ".join(found) for case, found in ran[environment].items()}
+        texts.append(f"{environment}: {'; '.join(_by_case(labels, results.experiment.cases))}")
+    return " " + " ".join(f"On {text}." for text in texts)
+
+
+def _environment(record: Record) -> str:
+    device, torch = record.environment["device"], record.environment["torch"]
+    return f"{'a CPU' if device == 'cpu' else device}, torch {torch.partition('+')[0]}"
 
 
 def _caption(results: Results) -> str:

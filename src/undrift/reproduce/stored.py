@@ -1,4 +1,4 @@
-"""Results in small files: the histories of all runs, how they were made, and which test samples they get right."""
+"""Results in small files: histories of all runs, how and where they were made, which test samples they get right."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ from undrift.storage import files
 HISTORIES, ABOUT, ANSWERS = "histories.csv.gz", "results.json", "answers.json.gz"
 _DIGITS = 6  # of accuracies and losses
 _ABOUT_RUNS = ["case", "algorithm", "seed"]
+_ENVIRONMENT = ("device", "undrift", "torch", "python")
+
+Pair = tuple[str, str]  # a case and the label of an algorithm
 
 
 class Stored(NamedTuple):
@@ -29,11 +32,11 @@ class Stored(NamedTuple):
 
     about: dict[str, Any]
     runs: pd.DataFrame  # a row for every case, algorithm, seed and round
-    answers: dict[tuple[str, str], Correct]  # by case and label
+    answers: dict[Pair, Correct]
+    environments: dict[Pair, dict[str, str]]  # where each was run
 
     @property
-    def pairs(self) -> list[tuple[str, str]]:
-        """Cases and labels of the runs."""
+    def pairs(self) -> list[Pair]:
         return list(dict.fromkeys(zip(self.runs["case"], self.runs["algorithm"], strict=True)))
 
 
@@ -50,15 +53,17 @@ def write(results: Results, home: Path) -> None:
             for name in measures:
                 found[name] = [*[math.nan] * (len(found) - 1), measure_named(name).of(record)]
             frames.append(found.assign(case=case, algorithm=record.label, seed=record.seed))
-    first = next(iter(results.records.values()))[0]
-    known = ("device", "undrift", "torch", "python")
     about = {
         "experiment": results.experiment.folder,
         "fast": results.fast,
         "chosen": {case: each._asdict() for case, each in results.chosen.items()},
-        "environment": {key: first.environment[key] for key in known if key in first.environment},
     }
-    write_files(Stored(about, pd.concat(frames), dict(results.correct)), home)
+    environments = {
+        (case, record.label): {key: record.environment[key] for key in _ENVIRONMENT if key in record.environment}
+        for case, records in results.records.items()
+        for record in records
+    }
+    write_files(Stored(about, pd.concat(frames), dict(results.correct), environments), home)
 
 
 def final_measures(experiment: Experiment) -> list[str]:
@@ -76,19 +81,32 @@ def write_files(stored: Stored, home: Path) -> None:
     ]
     if rows:
         files.replace(home / ANSWERS, gzip.compress(json.dumps(rows).encode(), mtime=0))
-    files.write_json(home / ABOUT, stored.about)
+    environments: list[dict[str, Any]] = []
+    for (case, label), environment in stored.environments.items():
+        if environment not in (each["environment"] for each in environments):
+            environments.append({"environment": environment, "runs": {}})
+        same = next(each["runs"] for each in environments if each["environment"] == environment)
+        same.setdefault(case, []).append(label)
+    files.write_json(home / ABOUT, stored.about | {"environments": environments})
 
 
 def read_files(home: Path) -> Stored:
     file = BytesIO(gzip.decompress((home / HISTORIES).read_bytes()))
     # An algorithm may be called "None".
     runs = pd.read_csv(file, dtype={"case": str, "algorithm": str}, keep_default_na=False, na_values=[""])
-    answers: dict[tuple[str, str], Correct] = {}
+    answers: dict[Pair, Correct] = {}
     if (home / ANSWERS).exists():
         for case, label, seed, count, text in json.loads(gzip.decompress((home / ANSWERS).read_bytes())):
             bits = np.unpackbits(np.frombuffer(base64.b64decode(text), np.uint8), count=count)
             answers.setdefault((case, label), {})[seed] = bits.astype(bool)
-    return Stored(files.read_json(home / ABOUT), runs.assign(case=runs["case"].fillna("")), answers)
+    about = files.read_json(home / ABOUT)
+    environments = {
+        (case, label): each["environment"]
+        for each in about.pop("environments")
+        for case, labels in each["runs"].items()
+        for label in labels
+    }
+    return Stored(about, runs.assign(case=runs["case"].fillna("")), answers, environments)
 
 
 def add(part: Path, home: Path) -> None:
@@ -99,12 +117,9 @@ def add(part: Path, home: Path) -> None:
 
 
 def merged(old: Stored, new: Stored) -> Stored:
-    """Of an algorithm that both have in a case, the new runs are kept. Both must be from the same device."""
+    """Of an algorithm that both have in a case, the new runs are kept."""
     if new.about["experiment"] != old.about["experiment"]:
         raise ValueError(f"results of {new.about['experiment']} are added to those of {old.about['experiment']}")
-    here, there = (each.about["environment"].get("device") for each in (new, old))
-    if here != there:  # which pages name for all of them
-        raise ValueError(f"results from {here} are added to those from {there}: keep them apart")
     experiment = find(old.about["experiment"])
     cases = list(experiment.cases)
     labels = [each.label for each in experiment.entries]
@@ -119,7 +134,10 @@ def merged(old: Stored, new: Stored) -> Stored:
     runs = runs.sort_values([*_ABOUT_RUNS, "round"], key=position, kind="stable")
     gone = set(new.pairs)
     kept = {pair: each for pair, each in old.answers.items() if pair not in gone} | new.answers
-    answers = {(case, label): kept[case, label] for case in cases for label in labels if (case, label) in kept}
+    pairs = [(case, label) for case in cases for label in labels]
+    answers = {pair: kept[pair] for pair in pairs if pair in kept}
+    ran = old.environments | new.environments
+    environments = {pair: ran[pair] for pair in pairs if pair in ran}
     chosen = dict(old.about["chosen"])
     for case, found in new.about["chosen"].items():
         before = chosen.get(case, {"algorithms": {}, "tried": []})
@@ -130,7 +148,7 @@ def merged(old: Stored, new: Stored) -> Stored:
             "tried": sorted(tried, key=lambda each: labels.index(each[0])),
         }
     about = old.about | {"chosen": {case: chosen[case] for case in cases if case in chosen}}
-    return Stored(about, runs, answers)
+    return Stored(about, runs, answers, environments)
 
 
 def _thinned(history: pd.DataFrame) -> pd.DataFrame:
@@ -143,10 +161,11 @@ def _thinned(history: pd.DataFrame) -> pd.DataFrame:
 
 def read(home: Path, experiment: Experiment | None = None) -> Results:
     """The results of an experiment, or of another one that looks at the same runs."""
-    about, runs, answers = read_files(home)
+    about, runs, answers, environments = read_files(home)
     records: dict[str, list[Record]] = {}
     for (case, label, seed), history in runs.groupby(["case", "algorithm", "seed"], sort=False):
-        record = Record(str(label), int(str(seed)), history.reset_index(drop=True), {}, about["environment"])
+        environment = environments[str(case), str(label)]
+        record = Record(str(label), int(str(seed)), history.reset_index(drop=True), {}, environment)
         records.setdefault(str(case), []).append(record)
     chosen = {
         case: Chosen(each["algorithms"], [Tried(*one) for one in each["tried"]])
