@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +24,8 @@ from undrift.reproduce.verdicts import Outcome, verdicts
 
 HOME = Path(__file__).parent
 RESULTS = HOME / "results"
-BEGIN, END = "<!-- table: verdicts -->\n", "<!-- end -->\n"
+END = "<!-- end -->\n"
+FIGURE = re.compile(r"\{([^{}]+)\}")
 ABOUT = tomllib.loads((HOME / "papers.toml").read_text("utf-8"))
 PAPERS: dict[str, dict[str, Any]] = ABOUT["papers"]  # by the name of their page
 
@@ -33,11 +35,55 @@ def pages() -> dict[Path, str]:
     there = results()
     found = {HOME / f"{each.experiment.name}.md": experiment_page(each) for each in there}
     found |= {HOME / f"{name}.md": paper_page(name, there) for name in PAPERS}
-    front = HOME / "index.md"
-    before, _, rest = front.read_text("utf-8").partition(BEGIN)
     found[HOME / "grand.md"] = all_algorithms.markdown()
+    return found | {HOME / "index.md": front_page(there)}
+
+
+def front_page(there: Sequence[Results]) -> str:
+    """The page as it is, with what is computed between comments."""
     tables = [summary(there), "### Claims\n", claims(there), f"### Winners\n\n{ABOUT['winners']}\n", winners(there)]
-    return found | {front: "\n".join([before + BEGIN, *tables, END + rest.partition(END)[2]])}
+    text = (HOME / "index.md").read_text("utf-8")
+    for name, computed in {"answers": answers(there), "verdicts": "\n".join(tables)}.items():
+        before, begin, rest = text.partition(f"<!-- table: {name} -->\n")
+        text = f"{before}{begin}\n{computed}\n{END}{rest.partition(END)[2]}"
+    return text
+
+
+def answers(there: Sequence[Results]) -> str:
+    """A sentence or two on every paper."""
+    return "".join(
+        f"* **[{about['paper']}]({name}.md): {about['answer']}** {filled(about['because'], there)}\n"
+        for name, about in PAPERS.items()
+    )
+
+
+def filled(text: str, there: Sequence[Results]) -> str:
+    """Prose with its figures, which stand in braces: ``{experiment | case | algorithm | measure}``."""
+    return FIGURE.sub(lambda found: figure(found[1], there), text)
+
+
+def figure(asked: str, there: Sequence[Results]) -> str:
+    """The mean over seeds, or for the measure ``rounds`` how many were run.
+
+    Of ``A - B``, how much larger the first is after the rounds that both have; of ``paper A``, what the paper prints.
+    Where the experiment has no cases, none is given.
+    """
+    name, *cases, label, measure = (part.strip() for part in asked.split("|"))
+    of, case = next(each for each in there if each.experiment.name == name), cases[0] if cases else ""
+    rounds = of.rounds_of(case)
+    if measure == "rounds":
+        return page.rounds_text(rounds[label], rounds[label], 0)
+    kind = measure_named(measure)
+    if label.startswith("paper "):
+        printed = next(each.values for each in of.experiment.figures if each.measure == measure)
+        return f"{printed[case][label.removeprefix('paper ')].value:.{kind.digits}f}"
+    labels = label.split(" - ")
+    count = None if kind.at_least else min(rounds[each] for each in labels)
+    runs = [of.values(case, each, measure, count).values for each in labels]
+    seeds = set.intersection(*({*each} for each in runs))
+    first, *second = (sum(each[seed] for seed in seeds) / len(seeds) for each in runs)
+    digits = min(kind.digits, 1)
+    return f"{round(first - sum(second), digits) + 0.0:.{digits}f}"  # without the sign of a zero
 
 
 def experiment_page(of: Results) -> str:
@@ -170,7 +216,7 @@ def paper_page(name: str, there: Sequence[Results]) -> str:
     lines += [
         table(["experiment", "claim", "verdict", "rounds", "why"], judged) if judged else "No experiment was run yet.\n"
     ]
-    lines += ["## What differed", "", *(f"* {each}" for each in PAPERS[name]["differences"]), ""]
+    lines += ["## What differed", "", *(f"* {filled(each, there)}" for each in PAPERS[name]["differences"]), ""]
     left = [
         [
             each.table,

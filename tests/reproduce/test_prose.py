@@ -1,0 +1,92 @@
+"""What the prose of the reproduction says is what the stored results say."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from undrift.reproduce import stored
+from undrift.statistics.seeds import paired
+
+HOME = Path(__file__).parents[2] / "docs" / "reproduction"
+
+
+def test_prose_has_its_figures_from_the_results() -> None:
+    report = runpy.run_path(str(HOME / "report.py"))
+    there = [stored.read(HOME / "results" / name) for name in ("feddpc-table2", "feddpc-fig7", "fedhbm-table4")]
+    runs = there[0].runs("α = 0.2", "FedDPC"), there[0].runs("α = 0.2", "FedCM")
+    lead = 100 * np.mean([a.history.accuracy.max() - b.history.accuracy.max() for a, b in zip(*runs, strict=True)])
+    text = "{feddpc-table2 | α = 0.2 | FedDPC - FedCM | best}, {feddpc-table2 | α = 0.2 | paper FedDPC | best}"
+    assert report["filled"](text, there) == f"{lead:.1f}, 55.44"
+    text, best = (
+        "{feddpc-fig7 | λ = 1 | best} % after {feddpc-fig7 | λ = 1 | rounds}",
+        there[1].values("", "λ = 1", "best"),
+    )
+    assert report["filled"](text, there) == f"{best.mean:.1f} % after {there[1].rounds('')}"
+    # Of two with different rounds, what they have after those of the shorter one.
+    rounds = there[2].rounds_of("non-IID")
+    assert rounds["FedDyn"] < rounds["FedHBM"]
+    means = [
+        there[2].values("non-IID", each, "mean of last rounds", rounds["FedDyn"]).mean for each in ("FedHBM", "FedDyn")
+    ]
+    asked = "{fedhbm-table4 | non-IID | FedHBM - FedDyn | mean of last rounds}"
+    assert report["filled"](asked, there) == f"{means[0] - means[1]:.1f}"
+
+
+@pytest.mark.parametrize(
+    ("name", "case", "measure", "first"),
+    [
+        ("feddpc-table2", "α = 0.2", "best", ["FedDPC", "FedCM"]),
+        ("feddpc-table2", "α = 0.6", "best", ["FedCM", "FedDPC"]),
+        ("fedhbm-table4", "non-IID", "mean of last rounds", ["FedHBM", "FedDyn", "AdaBest", "FedADC"]),
+        ("fedhbm-table3", "non-IID", "mean of last rounds", ["FedHBM", "FedDyn", "AdaBest"]),
+        ("fedhbm-table3", "IID", "mean of last rounds", ["FedADC", "AdaBest", "FedDyn", "FedHBM"]),
+        ("fedpmvr-table1-fmnist", "β = 0.1", "best", ["SCAFFOLD"]),
+        ("fedpmvr-table1-mnist", "β = 0.1", "best", ["SCAFFOLD"]),
+        ("fedpmvr-table1-cifar10", "β = 0.1", "best", ["SCAFFOLD", "FedDyn", "FedPVR"]),
+    ],
+)
+def test_orders_that_the_prose_names_are_those_of_the_results(
+    name: str, case: str, measure: str, first: list[str]
+) -> None:
+    """After the rounds that all have."""
+    found = stored.read(HOME / "results" / name)
+    rounds = found.rounds_of(case)
+    means = {each: found.values(case, each, measure, min(rounds.values())).mean for each in rounds}
+    assert sorted(means, key=means.__getitem__, reverse=True)[: len(first)] == first
+
+
+@pytest.mark.parametrize("data", ["fmnist", "mnist", "cifar10"])
+def test_no_reading_of_fedpmvr_is_ahead_of_fedavg_by_more_than_chance(data: str) -> None:
+    found = stored.read(HOME / "results" / f"fedpmvr-table1-{data}")
+    (case,) = found.records
+    rounds = found.rounds_of(case)
+    for form in (each for each in rounds if each.startswith("FedPMVR")):
+        both = [found.values(case, each, "best", min(rounds[form], rounds["FedAvg"])) for each in (form, "FedAvg")]
+        test = paired(*([each.values[seed] for seed in range(3)] for each in both))
+        assert test.difference < 0 or test.t > 0.05, form
+
+
+def test_how_many_runs_of_fsvrg_with_several_models_end_far_below_others() -> None:
+    found = stored.read(HOME / "results" / "fsvrg-mnist")
+    below = {
+        (case, label): sum(value < 90 for value in found.values(case, label, "last").values.values())
+        for case in found.records
+        for label in found.labels(case)
+    }
+    assert {each: count for each, count in below.items() if count > 1} == {
+        ("20%", "MA-FSVRG"): 3,
+        ("20%", "GA-FSVRG"): 2,
+    }
+    assert below["20%", "FSVRG"] == 0
+
+
+def test_what_images_prepared_as_in_the_public_code_of_fedhbm_gain() -> None:
+    runs = pd.read_csv(HOME / "histories" / "released.csv.gz")
+    each = runs.pivot_table(index=["algorithm", "seed", "round"], columns="images", values="accuracy")
+    gain = 100 * (each["batches, their scale"] - each["each"])
+    assert f"at most {gain.max():.1f} points more" in (HOME / "fedhbm.md").read_text("utf-8")
