@@ -27,6 +27,8 @@ def test_prose_has_its_figures_from_the_results() -> None:
         there[1].values("", "λ = 1", "best"),
     )
     assert report["filled"](text, there) == f"{best.mean:.1f} % after {there[1].rounds('')}"
+    deviation = np.std(list(best.values.values()), ddof=1)
+    assert report["filled"]("{feddpc-fig7 | spread of λ = 1 | best}", there) == f"{deviation:.2f}"
     # Of two with different rounds, what they have after those of the shorter one.
     rounds = there[2].rounds_of("non-IID")
     assert rounds["FedDyn"] < rounds["FedHBM"]
