@@ -65,8 +65,8 @@ def filled(text: str, there: Sequence[Results]) -> str:
 def figure(asked: str, there: Sequence[Results]) -> str:
     """The mean over seeds, or for the measure ``rounds`` how many were run.
 
-    Of ``A - B``, how much larger the first is after the rounds that both have; of ``paper A``, what the paper prints.
-    Where the experiment has no cases, none is given.
+    Of ``A - B``, how much larger the first is after the rounds that both have; of ``spread of A``, the standard
+    deviation over seeds; of ``paper A``, what the paper prints. Where the experiment has no cases, none is given.
     """
     name, *cases, label, measure = (part.strip() for part in asked.split("|"))
     of, case = next(each for each in there if each.experiment.name == name), cases[0] if cases else ""
@@ -77,6 +77,8 @@ def figure(asked: str, there: Sequence[Results]) -> str:
     if label.startswith("paper "):
         printed = next(each.values for each in of.experiment.figures if each.measure == measure)
         return f"{printed[case][label.removeprefix('paper ')].value:.{kind.digits}f}"
+    if label.startswith("spread of "):
+        return f"{of.values(case, label.removeprefix('spread of '), measure).spread:.{kind.digits}f}"
     labels = label.split(" - ")
     count = None if kind.at_least else min(rounds[each] for each in labels)
     runs = [of.values(case, each, measure, count).values for each in labels]
