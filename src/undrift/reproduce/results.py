@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -84,11 +85,30 @@ class Results:
 
     def rounds_of(self, case: str) -> dict[str, int]:
         """How many all runs of an algorithm have that did not fail, if there are such."""
-        sound = {label: [run for run in self.runs(case, label) if not run.failed] for label in self.labels(case)}
-        return {label: shared_rounds(runs) for label, runs in sound.items() if runs}
+        return dict(self._rounds.get(case, {}))
 
     def runs(self, case: str, label: str) -> list[Record]:
         return [record for record in self.records.get(case, ()) if record.label == label]
+
+    def sound(self, case: str, label: str) -> list[Record]:
+        """Runs that did not fail."""
+        return list(self._sound.get((case, label), ()))
+
+    @cached_property
+    def _sound(self) -> dict[tuple[str, str], list[Record]]:
+        found: dict[tuple[str, str], list[Record]] = {}
+        for case, records in self.records.items():
+            for record in records:
+                if not record.failed:
+                    found.setdefault((case, record.label), []).append(record)
+        return found
+
+    @cached_property
+    def _rounds(self) -> dict[str, dict[str, int]]:
+        found: dict[str, dict[str, int]] = {}
+        for (case, label), runs in self._sound.items():
+            found.setdefault(case, {})[label] = shared_rounds(runs)
+        return found
 
     def evaluated_every(self, case: str) -> int:
         """Rounds."""
@@ -106,17 +126,17 @@ class Results:
     def values(self, case: str, label: str, measure: str, rounds: int | None = None) -> Seeds:
         """In percent where the measure is a share, as papers print it; after so many rounds, or all that were run."""
         kind = measure_named(measure)
-        runs = self.runs(case, label)
+        count, sound = len(self.runs(case, label)), self.sound(case, label)
         if rounds is not None:
-            runs = [first_rounds(record, rounds) for record in runs]
-        values = {record.seed: _scaled(kind, record) for record in runs if not record.failed}
+            sound = [first_rounds(record, rounds) for record in sound]
+        values = {record.seed: _scaled(kind, record) for record in sound}
         known = {seed: value for seed, value in values.items() if np.isfinite(value)}
         bounds = {
             record.seed: kind.at_least(record)
-            for record in runs
-            if kind.at_least is not None and not record.failed and record.seed not in known
+            for record in sound
+            if kind.at_least is not None and record.seed not in known
         }
-        return Seeds(known, len(runs), sum(record.failed for record in runs), bounds)
+        return Seeds(known, count, count - len(sound), bounds)
 
     def labels(self, case: str) -> list[str]:
         return list(dict.fromkeys(record.label for record in self.records[case]))
@@ -154,8 +174,9 @@ def shared_rounds(runs: Sequence[Record]) -> int:
 
 
 def first_rounds(record: Record, count: int) -> Record:
-    """The same run, ended earlier; one that failed stays one that failed."""
-    return record if record.failed else record._replace(history=record.history[record.history["round"] <= count])
+    """The same run, which did not fail, ended earlier."""
+    kept = record.history["round"] <= count
+    return record if kept.all() else record._replace(history=record.history[kept])
 
 
 def correct_answers(records: Mapping[str, Sequence[Record]]) -> dict[tuple[str, str], Correct]:

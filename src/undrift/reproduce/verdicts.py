@@ -115,12 +115,11 @@ def _pairs(results: Results, claim: Claim) -> list[Pair]:
     found = []
     for case in claim.cases:
         there = claim.than_case or case
-        mine = results.runs(case, claim.better)
         for other in claim.than:
-            theirs = results.runs(there, other)
-            if not mine or not theirs:
+            if not results.runs(case, claim.better) or not results.runs(there, other):
                 continue
-            pair = _pair(case, other, mine, theirs, measure_named(claim.measure))
+            sound = results.sound(case, claim.better), results.sound(there, other)
+            pair = _pair(case, other, *sound, measure_named(claim.measure))
             if claim.mcnemar:
                 pair = pair._replace(p=_mcnemar(results.correct, (case, claim.better), (there, other)))
             found.append(pair)
@@ -128,15 +127,16 @@ def _pairs(results: Results, claim: Claim) -> list[Pair]:
 
 
 def _pair(case: str, other: str, mine: Sequence[Record], theirs: Sequence[Record], measure: Measure) -> Pair:
-    """An algorithm whose runs all failed is behind one that has a value.
+    """Of runs that did not fail: an algorithm that has none is behind one that has a value.
 
     Where one has more seeds than the other, those that both have decide.
     """
-    sound = [record for record in mine if not record.failed], [record for record in theirs if not record.failed]
-    if not all(sound):
-        ahead = any(np.isfinite(measure.of(run)) for run in sound[0])
-        return Pair(case, other, ahead, np.nan, decided=ahead or not sound[0])
-    own, others = _until_target(*sound, measure) if measure.at_least else _after_same_rounds(*sound, measure)
+    if not mine or not theirs:
+        ahead = any(np.isfinite(measure.of(run)) for run in mine)
+        return Pair(case, other, ahead, np.nan, decided=ahead or not mine)
+    own, others = (
+        _until_target(mine, theirs, measure) if measure.at_least else _after_same_rounds(mine, theirs, measure)
+    )
     if not own or not others:
         return Pair(case, other, False, np.nan, decided=False)
     seeds = [seed for seed in own if seed in others]
