@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -153,13 +153,26 @@ def claims(there: Sequence[Results]) -> str:
 
 def rounds_of_claim(claim: Claim, of: Results) -> str:
     """The fewest rounds of an algorithm that it is about, and the most, where a target is to be reached."""
-    cases = {each for each in (*claim.cases, claim.than_case) if each in of.records}
-    known = [
-        count for case in cases for label, count in of.rounds_of(case).items() if label in (claim.better, *claim.than)
-    ]
+    known = [count for case in _cases(claim, of) for count in _of_claim(claim, of.rounds_of(case))]
     wanted = max(int(of.experiment.settings_of(case)["run.rounds"]) for case in claim.cases)
     most = max if measure_named(claim.measure).at_least else min
     return page.rounds_text(min(known), most(known), wanted) if known else "–"
+
+
+def seeds_of_claim(claim: Claim, of: Results) -> str:
+    """The fewest of an algorithm that it is about, and the most."""
+    known = [count for case in _cases(claim, of) for count in _of_claim(claim, of.seeds_of(case))]
+    return page.rounds_text(min(known), max(known), 0) if known else "–"
+
+
+def _cases(claim: Claim, of: Results) -> list[str]:
+    """Those that were run."""
+    return [case for case in dict.fromkeys((*claim.cases, claim.than_case)) if case in of.records]
+
+
+def _of_claim(claim: Claim, counts: Mapping[str, int]) -> list[int]:
+    """Of the algorithms that it is about, which were run."""
+    return [count for label, count in counts.items() if label in (claim.better, *claim.than)]
 
 
 def winners(there: Sequence[Results]) -> str:
@@ -208,6 +221,7 @@ def paper_page(name: str, there: Sequence[Results]) -> str:
             one.claim.text,
             f"**{one.outcome}**",
             rounds_of_claim(one.claim, run[each.name]),
+            seeds_of_claim(one.claim, run[each.name]),
             one.reason,
         ]
         for each in experiments
@@ -215,9 +229,7 @@ def paper_page(name: str, there: Sequence[Results]) -> str:
         for one in verdicts(run[each.name])
     ]
     lines = [f"# {paper}", "", "How verdicts are made: [do the cures work?](index.md)", "", "## Claims", ""]
-    lines += [
-        table(["experiment", "claim", "verdict", "rounds", "why"], judged) if judged else "No experiment was run yet.\n"
-    ]
+    lines += [table(["experiment", "claim", "verdict", "rounds", "seeds", "why"], judged)]
     lines += ["## What differed", "", *(f"* {filled(each, there)}" for each in PAPERS[name]["differences"]), ""]
     left = [
         [
