@@ -1,10 +1,10 @@
-"""Shared by several models: checks of a sample's shape, and He initialisation."""
+"""Shared by several models: checks of a sample's shape, He initialisation, and pooling."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 
 def image(name: str, shape: tuple[int, ...], least: int) -> tuple[int, int, int]:
@@ -42,3 +42,14 @@ class HeInitialised(nn.Sequential):
                 nn.init.kaiming_normal_(part.weight, nonlinearity="relu")
                 if part.bias is not None:
                     nn.init.zeros_(part.bias)
+
+
+class GlobalAveragePool(nn.Module):
+    """The mean over height and width, both of which stay, with length 1.
+
+    `nn.AdaptiveAvgPool2d(1)` computes the same, but where channels come last it sets strides in place, which `vmap`
+    does client by client.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean((-1, -2), keepdim=True)

@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from undrift.models.common import he, image
+from undrift.models.common import GlobalAveragePool, he, image
 
 # Table 2 of the paper: expansion, width, blocks, stride of the first.
 _STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
@@ -45,7 +45,7 @@ def mobilenetv2(shape: tuple[int, ...], classes: int) -> nn.Module:
     features.append(_convolution(inner, 1280, 1))
     parts = OrderedDict(
         features=nn.Sequential(*features),
-        avgpool=nn.AdaptiveAvgPool2d(1),
+        avgpool=GlobalAveragePool(),
         flatten=nn.Flatten(),
         classifier=nn.Sequential(nn.Dropout(0.2), nn.Linear(1280, classes)),
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from undrift.models.common import he, image
+from undrift.models.common import GlobalAveragePool, he, image
 
 Norm = Callable[[int], nn.Module]
 
@@ -105,7 +105,7 @@ def _resnet(
         first = _downsampling(inner, width, norm, projection) if stage > 1 else _same(width, norm)
         parts[f"layer{stage}"] = nn.Sequential(first, *(_same(width, norm) for _ in range(depth - 1)))
         inner = width
-    parts |= {"avgpool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "fc": nn.Linear(inner, classes)}
+    parts |= {"avgpool": GlobalAveragePool(), "flatten": nn.Flatten(), "fc": nn.Linear(inner, classes)}
     return he(parts)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from undrift.models.common import he, image
+from undrift.models.common import GlobalAveragePool, he, image
 
 # Widths of the convolutions between pooling layers.
 _11 = ((64,), (128,), (256, 256), (512, 512), (512, 512))
@@ -42,4 +42,4 @@ def _vgg(
             width = wider
         layers.append(nn.MaxPool2d(2))
     head = [nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, classes)]
-    return he(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), *head)
+    return he(*layers, GlobalAveragePool(), nn.Flatten(), *head)
