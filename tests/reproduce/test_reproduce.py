@@ -244,7 +244,7 @@ class TestVerdicts:
 
     def test_of_one_that_diverged(self, tiny: Experiment) -> None:
         assert self.outcome(tiny, one=records(A=[None, None], B=[0.8, 0.8])) is Outcome.NOT
-        assert self.outcome(tiny, one=records(A=[0.2, 0.2], B=[None, None])) is Outcome.PARTLY
+        assert self.outcome(tiny, one=records(A=[0.6, 0.6], B=[None, None])) is Outcome.PARTLY
         assert results(tiny, one=records(A=[0.2, None])).values("one", "A", "best").failed == 1
 
     def test_of_one_that_never_reached_a_target_before_the_other_diverged(self) -> None:
@@ -317,6 +317,30 @@ class TestVerdicts:
         assert verdicts(results(of, one=[*mine, *theirs]))[0].outcome is not Outcome.UNTESTED
         (found,) = verdicts(results(of, one=[*mine, *longer]))
         assert found[1:] == (Outcome.UNTESTED, "the rounds that were run do not decide it")
+
+    @pytest.mark.parametrize(
+        ("mine", "other", "rounds", "decided"),
+        [
+            (0.39, 0.34, 3, False),
+            (0.41, 0.34, 3, True),
+            (0.39, 0.36, 3, True),  # more than half of 70 %
+            (0.39, 0.34, 4, True),  # all rounds of the paper
+            (0.39, None, 3, False),
+            (None, 0.34, 3, True),
+            (None, None, 3, True),
+        ],
+    )
+    def test_near_chance_level_after_fewer_rounds(
+        self, mine: float | None, other: float | None, rounds: int, decided: bool
+    ) -> None:
+        """The paper has 80 and 70 %."""
+        runs = [
+            Record(label, seed, history(*[best or 0.1] * rounds, diverged=best is None), {}, {})
+            for label, best in {"A": mine, "B": other}.items()
+            for seed in range(2)
+        ]
+        (found,) = verdicts(results(read("tiny", TINY), one=runs))
+        assert (found.reason != "the rounds that were run do not decide it") == decided
 
     @pytest.mark.parametrize(("rounds", "decided"), [(2, False), (3, True), (4, True)])
     def test_a_target_that_one_reaches_after_the_other_was_ended(self, rounds: int, decided: bool) -> None:

@@ -138,6 +138,24 @@ class Results:
         }
         return Seeds(known, count, count - len(sound), bounds)
 
+    def printed(self, measure: str) -> Mapping[str, Mapping[str, Figure]]:
+        """The paper's figures, by case and label."""
+        return next((each.values for each in self.experiment.figures if each.measure == measure), {})
+
+    def hardly_begun(self, measure: str, case: str, label: str) -> bool:
+        """Whether an algorithm has less than half of the paper's figure after fewer rounds, or failed in all seeds.
+
+        It is the lowest of all where the paper prints none of this one. Who is ahead near chance level says little
+        about who will be.
+        """
+        paper, kind = self.printed(measure).get(case, {}), measure_named(measure)
+        if not paper or not (kind.percent and kind.higher_is_better):
+            return False
+        figure = paper[label] if label in paper else min(paper.values(), key=lambda each: each.value)
+        rounds = self.rounds_of(case).get(label, 0)
+        cut = rounds < self.experiment.settings_of(case)["run.rounds"]
+        return cut and not self.values(case, label, measure, rounds).mean >= figure.value / 2
+
     def labels(self, case: str) -> list[str]:
         return list(dict.fromkeys(record.label for record in self.records[case]))
 
@@ -152,7 +170,7 @@ class Results:
         A run that failed, or never reached a target, would have had one. Figures are those after the rounds that all
         seeds of an algorithm have, but for rounds to a target. Cases are those that the paper or a claim has it of.
         """
-        printed = next((each.values for each in self.experiment.figures if each.measure == measure), {})
+        printed = self.printed(measure)
         asked = {case for case, values in printed.items() if values}
         for claim in self.experiment.claims:
             asked |= {*claim.cases, claim.than_case} if claim.measure == measure else set()

@@ -122,6 +122,9 @@ def _pairs(results: Results, claim: Claim) -> list[Pair]:
             pair = _pair(case, other, *sound, measure_named(claim.measure))
             if claim.mcnemar:
                 pair = pair._replace(p=_mcnemar(results.correct, (case, claim.better), (there, other)))
+            early = [results.hardly_begun(claim.measure, *run) for run in ((case, claim.better), (there, other))]
+            if sound[0] and all(early):
+                pair = pair._replace(decided=False)
             found.append(pair)
     return found
 
