@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch.testing import assert_close
 
 import undrift as ud
 from undrift import models
+from undrift.models.common import GlobalAveragePool
 from undrift.models.vit import Attention, VisionTransformer
 
 Shape = tuple[int, ...]
@@ -309,6 +311,15 @@ def test_every_model_has_a_line_that_fits_a_screen() -> None:
         assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name)
         assert 20 < len(line) <= 113, name
         assert line.endswith("."), name
+
+
+def test_pooling_of_all_clients_at_once() -> None:
+    """With channels last, as on a GPU, `vmap` warns of what it does client by client."""
+    x = torch.randn(3, 4, 5, 5, 8).permute(0, 1, 4, 2, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        together = torch.func.vmap(GlobalAveragePool())(x)
+    assert_close(together, torch.stack([nn.AdaptiveAvgPool2d(1)(each) for each in x]), rtol=0, atol=0)
 
 
 @pytest.mark.gpu
