@@ -30,6 +30,18 @@ def test_a_point_is_the_mean_over_a_window() -> None:
     assert (few["round"].tolist(), few["accuracy"].tolist()) == ([1, 3], [0.1, 0.3])
 
 
+def test_runs_that_failed_are_no_part_of_a_curve() -> None:
+    """One was evaluated before, the other failed in the first round."""
+    failed = [run("FedDPC", [0.1, 0.2, np.nan]), run("FedCM", [np.nan])]
+    for each in failed:
+        each.history.loc[each.history.index[-1], "diverged"] = True
+    assert all(curves.windows(each).failed for each in failed)
+    drawn = curves.svg(Results(find("feddpc-table2"), {"": [run("FedAvg", [0.3, 0.4]), *failed]}, {}, fast=False))
+    assert b"FedAvg  40.0" in drawn
+    assert b"FedDPC" not in drawn  # its dotted line has no name
+    assert b"FedCM" not in drawn
+
+
 def test_names_are_kept_apart_and_where_they_belong() -> None:
     assert curves._spread_out([0.1, 0.5], 0.1) == pytest.approx([0.1, 0.5])
     assert curves._spread_out([0.5, 0.5, 0.5], 0.1) == pytest.approx([0.4, 0.5, 0.6])

@@ -41,13 +41,18 @@ def svg(results: Results) -> bytes:
 
 
 def windows(record: Record) -> Record:
-    """A run with few points: its accuracy, averaged over windows of rounds, at the last round of each."""
+    """A run with few points: its accuracy, averaged over windows of rounds, at the last round of each.
+
+    One that failed before it was evaluated has a point without accuracy.
+    """
     known = record.history.dropna(subset="accuracy")
+    known = record.history.tail(1) if known.empty else known
     window = np.arange(len(known)) // max(1, -(-len(known) // POINTS))
-    points = known.groupby(window).agg({"round": "max", "accuracy": "mean", "diverged": "max"})
+    points = known.groupby(window).agg({"round": "max", "accuracy": "mean"})
+    failed = [False] * (len(points) - 1) + [record.failed]
     # Rounds are all that curves are drawn against here.
     unused = dict.fromkeys([*TIMES, "bytes_down", "bytes_up", "loss", "train_loss"], np.nan)
-    return record._replace(history=points.assign(**unused).reset_index(drop=True))
+    return record._replace(history=points.assign(diverged=failed, **unused).reset_index(drop=True))
 
 
 def window_rounds(results: Results) -> int:
