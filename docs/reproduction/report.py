@@ -193,8 +193,8 @@ def winners(there: Sequence[Results]) -> str:
 def best(of: Results, name: str, case: str) -> tuple[str, str, str]:
     """After how many rounds, the best here and in the paper, of those that were run.
 
-    The rounds are those that all have whom the paper compares, but where a target is to be reached. Where all have
-    hardly begun, nobody is the best.
+    The rounds are those that all have whom the paper compares, but where a target is to be reached. Where it is too
+    early to judge any of them, nobody is the best.
     """
     measure, rounds = measure_named(name), of.rounds_of(case)
     paper = {row.label: row.paper.value for row in of.table(name) if row.case == case and row.paper is not None}
@@ -203,7 +203,7 @@ def best(of: Results, name: str, case: str) -> tuple[str, str, str]:
     long_enough = [label for label in rounds if measure.at_least or rounds[label] >= count]
     here = {label: of.values(case, label, name, count).mean for label in long_enough}
     here = {label: value for label, value in here.items() if math.isfinite(value)}
-    if all(of.hardly_begun(name, case, label) for label in here):
+    if all(of.too_early(name, case, label) for label in here):
         here = {}
     choose = max if measure.higher_is_better else min
     wanted = int(of.experiment.settings_of(case)["run.rounds"])

@@ -142,11 +142,11 @@ class Results:
         """The paper's figures, by case and label."""
         return next((each.values for each in self.experiment.figures if each.measure == measure), {})
 
-    def hardly_begun(self, measure: str, case: str, label: str) -> bool:
-        """Whether an algorithm has less than half of the paper's figure after fewer rounds, or failed in all seeds.
+    def too_early(self, measure: str, case: str, label: str) -> bool:
+        """Whether an algorithm cannot be judged yet: cut before it had half of the paper's figure, or all seeds failed.
 
-        It is the lowest of all where the paper prints none of this one. Who is ahead near chance level says little
-        about who will be.
+        Who is ahead near chance level says little about who will be. Where the paper prints no figure of it, the lowest
+        of the others counts.
         """
         paper, kind = self.printed(measure).get(case, {}), measure_named(measure)
         if not paper or not (kind.percent and kind.higher_is_better):

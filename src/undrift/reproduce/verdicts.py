@@ -122,8 +122,8 @@ def _pairs(results: Results, claim: Claim) -> list[Pair]:
             pair = _pair(case, other, *sound, measure_named(claim.measure))
             if claim.mcnemar:
                 pair = pair._replace(p=_mcnemar(results.correct, (case, claim.better), (there, other)))
-            early = [results.hardly_begun(claim.measure, *run) for run in ((case, claim.better), (there, other))]
-            if sound[0] and all(early):
+            early = [results.too_early(claim.measure, *run) for run in ((case, claim.better), (there, other))]
+            if sound[0] and all(early):  # one that failed in all seeds is not ahead, however early that was
                 pair = pair._replace(decided=False)
             found.append(pair)
     return found
