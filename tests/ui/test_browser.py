@@ -127,7 +127,7 @@ def test_broken_and_hostile_runs_are_texts(page: Page) -> None:
     assert page.locator("main img, main b").count() == 0
     assert "owned" not in page.title()
     page.set_viewport_size({"width": 390, "height": 800})
-    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    page.wait_for_function("document.documentElement.scrollWidth == 390")  # the chart is drawn anew
     page.set_viewport_size({"width": 1200, "height": 800})
 
 
