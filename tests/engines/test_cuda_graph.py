@@ -55,7 +55,8 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> Replays:
     found = Replays()
     monkeypatch.setattr(cuda_graph, "capture", found.capture)
     choose = sys.modules["undrift.engines.choose"]  # of the package, the function of this name hides it
-    monkeypatch.setattr(choose, "Batched", lambda *args, **options: Batched(*args, **options | {"replayed": True}))
+    replayed = {"replayed": True, "step_flops": 1e12}  # steps of much work, so that unequal clients form several blocks
+    monkeypatch.setattr(choose, "Batched", lambda *args, **options: Batched(*args, **options | replayed))
     return found
 
 

@@ -17,7 +17,8 @@ from torch.testing import assert_close
 import undrift as ud
 from laws import seeded
 from undrift.data.batches import Schedule, Table, exact, plan
-from undrift.engines import Batched, Sequential
+from undrift.engines import Batched, Sequential, Workload, choose
+from undrift.engines.dry_run import full_passes
 
 SIZES = (9, 4, 7, 10)  # with batches of four: short last batches and 3, 1, 2 and 3 steps an epoch
 Data = list[tuple[Tensor, Tensor]]
@@ -188,13 +189,32 @@ def test_blocks_of_full_passes_have_room(room: int, clients: int, block: int) ->
     assert Batched(clients, full_pass_samples=room)._full_pass_block(clients) == block
 
 
-@pytest.mark.parametrize(("flops", "steps"), [(1e6, [40]), (1e9, [1, 2, 4, 40])])
-def test_unequal_clients_of_a_gpu_wait_for_each_other_where_their_steps_leave_it_idle(
-    flops: float, steps: list[int]
+@pytest.mark.parametrize(
+    ("step", "passes", "steps"),
+    [(1e6, 0, [40]), (1e9, 0, [2, 40]), (1e10, 0, [2, 4, 40]), (1e6, 1e9, [2, 4, 40])],
+)
+def test_unequal_clients_of_a_gpu_wait_for_each_other_where_they_leave_it_idle(
+    step: float, passes: float, steps: list[int]
 ) -> None:
-    sizes = np.array([10, 20, 40, 400]).repeat(4)
-    found = Batched(100, replayed=True, step_flops=flops).arrange(Schedule(10, 1, None), sizes, (10, 400))
-    assert [shape.steps for shape in found.shapes] == steps
+    sizes = np.array([10, 20, 40, 400]).repeat(4)[::-1]
+    engine = Batched(100, replayed=True, step_flops=step, pass_flops=passes)
+    assert [shape.steps for shape in engine.arrange(Schedule(10, 1, None), sizes, (10, 400)).shapes] == steps
+
+
+@pytest.mark.parametrize(
+    ("name", "passes"), [("fedavg", 0), ("moon", 0), ("mime", 1), ("mimesvrg", 1), ("mafsvrg(models=2)", 2)]
+)
+def test_full_passes_are_counted(name: str, passes: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of MA-FSVRG in a round that has one model."""
+    counted: list[float] = []
+
+    def counting(engine: str, workload: Workload) -> Any:
+        counted.append(full_passes(Batched(4), workload))
+        return choose(engine, workload)
+
+    monkeypatch.setattr("undrift.simulation.prepare.choose", counting)
+    simulate(seeded(mlp), vectors(sizes=(70, 9, 30)), "batched", name, rounds=1, batch_size=10)
+    assert counted == [passes]
 
 
 @pytest.mark.parametrize("augment", ["flip", "crop", "crop-flip"])

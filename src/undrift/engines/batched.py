@@ -6,7 +6,6 @@ nothing. Clients are sorted by their number of steps first, so that there is lit
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +39,8 @@ from undrift.protocol import Answer, Mail, Message, Phase
 
 _LARGEST_BLOCK = 1024  # samples of a client in a block of a full pass; more would save no time
 _BUSY = 10e9  # floating-point operations of a step, with which its kernels take longer to run than to launch
+_MOST_BLOCKS = 4  # of a cohort by size, of at least so many clients each; every block has kernels of its own
+_WORTH_BLOCKS = 1.25  # times the work of the best division, up to which fewer blocks are taken
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class Batched:
     convolutions: bool = False  # the model's convolutions are our own kernels
     compiled: bool = False
     full_pass_samples: int = 0  # of all clients together, that a block of a full pass has room for; 0: small blocks
-    step_flops: float = math.inf  # floating-point operations of a client's step
+    step_flops: float = 0.0  # floating-point operations of a client's step
+    pass_flops: float = 0.0  # of its full passes in a round, for every sample that it has
 
     @property
     def name(self) -> str:
@@ -73,23 +75,33 @@ class Batched:
             return Arrangement(tuple(shape._replace(clients=count) for count in counts), None)
         order = np.lexsort((sizes, schedule.step_counts(sizes)))
         as_they_come = bool((order == np.arange(len(order))).all())
-        chunk = self._even_chunk(schedule, sizes) if self.replayed else self.chunk
+        chunk = self._even_chunk(schedule, sizes[order]) if self.replayed else self.chunk
         blocks = [sizes[order[start : start + chunk]] for start in range(0, len(order), chunk)]
         if self.replayed and extremes[0] < extremes[1]:
             return Arrangement(tuple(padded(schedule, block, *extremes) for block in blocks), order)
         return Arrangement(tuple(exact(schedule, block) for block in blocks), None if as_they_come else order)
 
     def _even_chunk(self, schedule: Schedule, sizes: Ints) -> int:
-        """Clients of a block: fewer than memory allows where the smaller ones would otherwise wait for the largest.
+        """Clients of a block, which are sorted by size: fewer than memory allows where small ones would otherwise wait
+        for the largest, in their steps or in full passes over all of their samples.
 
         Steps that leave a GPU idle cost the same however many clients take them, so that they are taken together.
         """
-        steps, count = schedule.step_counts(sizes), len(sizes)
-        if self.step_flops * count < _BUSY:
-            return min(self.chunk, count)
-        waste = int(steps.max()) * count / int(steps.sum())
-        blocks = 1 if waste < 1.25 else max(1, min(4, count // 4))
-        return min(self.chunk, -(-count // blocks))
+        count = len(sizes)
+        chunks = [-(-count // blocks) for blocks in range(1, min(_MOST_BLOCKS, count // _MOST_BLOCKS) + 1)] or [count]
+        work = {chunk: self._work(schedule, sizes, chunk) for chunk in chunks}
+        enough = next(chunk for chunk in chunks if work[chunk] <= _WORTH_BLOCKS * min(work.values()))
+        return min(self.chunk, enough)
+
+    def _work(self, schedule: Schedule, sizes: Ints, chunk: int) -> float:
+        """Floating-point operations of a round in such blocks; in idle times, those that a GPU could have done."""
+        total = 0.0
+        for start in range(0, len(sizes), chunk):
+            block = sizes[start : start + chunk]
+            steps = int(schedule.step_counts(block).max())
+            total += steps * max(_BUSY, len(block) * self.step_flops)
+            total += len(block) * int(block.max()) * self.pass_flops
+        return total
 
     def run(self, phase: Phase, mail: Mail, states: States, work: Work) -> Outcome:
         with torch.no_grad(), convolution.for_many_clients(self.convolutions):

@@ -17,7 +17,7 @@ from torch import Tensor
 from undrift.core import check, sharing, torch_private, tree
 from undrift.core.log import notice
 from undrift.engines.batched import Batched
-from undrift.engines.dry_run import batching_obstacle, mixing, training_obstacle
+from undrift.engines.dry_run import batching_obstacle, full_passes, mixing, training_obstacle
 from undrift.engines.sequential import Sequential
 from undrift.engines.work import Engine
 from undrift.engines.workload import Workload
@@ -156,14 +156,23 @@ def _compiled(workload: Workload, count: int) -> tuple[Engine, list[str]]:
 def _batched(workload: Workload, count: int) -> tuple[Engine, list[str]]:
     engine = _plain_batched(workload, count)
     if not _may_round(workload) or not workload.training.learner.batched.own_convolutions:
-        return engine, []
+        return _for_full_passes(engine, workload), []
     own, begun = replace(engine, convolutions=True), time.perf_counter()
     if trouble := training_obstacle(own, workload):
         notice(f"convolutions are PyTorch's, which are slower for many clients at once: {trouble}")
-        return engine, []
+        return _for_full_passes(engine, workload), []
     if (seconds := time.perf_counter() - begun) > _WORTH_A_NOTICE:
         notice(f"compiled convolutions for many clients in {seconds:.0f} s; the next run finds them in Triton's cache")
-    return own, ["with convolutions for many clients"]
+    return _for_full_passes(own, workload), ["with convolutions for many clients"]
+
+
+def _for_full_passes(engine: Batched, workload: Workload) -> Batched:
+    """Where rounds are replayed, blocks of unequal clients depend on how often they look at all of their samples."""
+    (smallest, largest), together = workload.extremes, min(engine.chunk, workload.cohort)
+    if not engine.replayed or smallest == largest or together == 1:
+        return engine
+    flops = full_passes(engine, workload) * _BACKWARD * _flops_of_sample(workload)
+    return replace(engine, pass_flops=flops)
 
 
 _BUILDERS: dict[str, Callable[[Workload, int], tuple[Engine, list[str]]]] = {
@@ -182,7 +191,7 @@ def _plain_batched(workload: Workload, count: int = 0) -> Batched:
     # Small blocks leave a GPU idle, and of the models that a CPU trains batched they cost more than they compute.
     larger = not (learner.normalises or learner.draws_numbers or mixing(workload))  # which depend on the blocks
     room = _FULL_PASS["cuda" if replayed else "cpu"] // max(1, _bytes_of_sample(workload)) if larger else 0
-    flops = _BACKWARD * _flops_of_sample(workload) * workload.largest_batch if replayed else math.inf
+    flops = _BACKWARD * _flops_of_sample(workload) * workload.largest_batch if replayed else 0.0
     return Batched(count or _chunk(workload), replayed=replayed, full_pass_samples=room, step_flops=flops)
 
 

@@ -33,7 +33,7 @@ def training_obstacle(engine: Engine, workload: Workload) -> str:
             return f"PyTorch has no nn.{type(part).__name__} for many clients at once"
     try:
         with torch.no_grad():
-            two_steps(engine, workload)
+            dry_round(engine, workload)
     except Exception as error:  # models and compilers can fail in many ways
         return first_line(error)
     return ""
@@ -47,15 +47,39 @@ class Exchange(NamedTuple):
     cohort: Cohort
 
 
-def two_steps(engine: Engine, workload: Workload, *, hear: bool = False) -> list[Exchange]:
+def full_passes(engine: Engine, workload: Workload) -> float:
+    """Over how many times its samples a client takes gradients in a round, besides its local steps.
+
+    The samples whose loss is computed are counted with one step and with two: the difference is what a step takes.
+    """
+    samples = 0
+    learner = workload.training.learner.copied()
+    loss = learner.loss
+
+    def counted(output: Tensor, target: Tensor) -> Tensor:
+        nonlocal samples
+        samples += len(output)  # of a client: all of them are computed at once
+        return loss(output, target)
+
+    learner.loss = counted
+    watched = workload._replace(training=replace(workload.training, learner=learner))
+    counts = []
+    for steps in (1, 2):
+        samples = 0
+        dry_round(engine, watched, steps=steps)
+        counts.append(samples)
+    return (2 * counts[0] - counts[1]) / workload.extremes[1]
+
+
+def dry_round(engine: Engine, workload: Workload, *, steps: int = 2, hear: bool = False) -> list[Exchange]:
     """A round of the largest and the smallest client; nothing of it is kept. What its exchanges brought is returned.
 
-    Of two steps, as clients share parameters in the first one, and every client has its own in the second. With
-    `hear`, the server hears their last answers as well, and the model is made ready for evaluation.
+    Of two steps by default, as clients share parameters in the first one, and every client has its own in the second.
+    With `hear`, the server hears their last answers as well, and the model is made ready for evaluation.
     """
     method, learner, sizes = workload.method, workload.training.learner, workload.data.sizes
     ids = np.argsort(-sizes, kind="stable")[[0, -1]]
-    schedule = replace(workload.training.schedule, steps=2, epochs=None)
+    schedule = replace(workload.training.schedule, steps=steps, epochs=None)
     shapes, order = engine.arrange(schedule, sizes[ids], workload.extremes)
     clients = torch.from_numpy(ids).to(learner.device)
     work = Work(

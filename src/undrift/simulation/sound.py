@@ -13,7 +13,7 @@ import torch
 from undrift.core import tree
 from undrift.core.tree import Nest, Tree
 from undrift.engines import Sequential, Workload
-from undrift.engines.dry_run import two_steps
+from undrift.engines.dry_run import dry_round
 from undrift.methods.aggregate import is_robust, mean
 from undrift.methods.averaging import Averaging, Train
 from undrift.methods.codecs import WithFeedback, written
@@ -125,7 +125,7 @@ def flow(method: Method, workload: Workload) -> Flow:
         return Flow(averages=False)
     learner = workload.training.learner
     with torch.no_grad():
-        *before, (server, replies, cohort) = two_steps(Sequential(), workload._replace(method=method))
+        *before, (server, replies, cohort) = dry_round(Sequential(), workload._replace(method=method))
         train = Train(method)
         updates, after = train.collect(server, replies, cohort)
         others = [train.collect(server, replies | {"update": other}, cohort) for other in _others(replies["update"])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from undrift.engines import Sequential, Workload
-from undrift.engines.dry_run import two_steps
+from undrift.engines.dry_run import dry_round
 from undrift.methods.hook_checks import HookError, checked
 
 
@@ -16,7 +16,7 @@ def try_hooks(workload: Workload) -> None:
         return
     try:
         with torch.no_grad():
-            two_steps(Sequential(), workload._replace(method=method), hear=True)
+            dry_round(Sequential(), workload._replace(method=method), hear=True)
     except HookError:
         raise
     except Exception:  # whatever else goes wrong is said where it is looked for
