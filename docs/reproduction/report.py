@@ -198,7 +198,7 @@ def best(of: Results, name: str, case: str) -> tuple[str, str, str]:
     """
     measure, rounds = measure_named(name), of.rounds_of(case)
     paper = {row.label: row.paper.value for row in of.table(name) if row.case == case and row.paper is not None}
-    compared = [rounds[label] for label in paper if label in rounds] or list(rounds.values())
+    compared = [rounds[label] for label in paper if label in rounds] or list(rounds.values()) or [of.rounds(case)]
     count = max(compared) if measure.at_least or measure.needs_predictions else min(compared)
     long_enough = [label for label in rounds if measure.at_least or rounds[label] >= count]
     here = {label: of.values(case, label, name, count).mean for label in long_enough}

@@ -9,7 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from undrift.reporting.record import Record
+from undrift.reporting.wording import NBSP
 from undrift.reproduce import stored
+from undrift.reproduce.experiment import find
+from undrift.reproduce.results import Results
 from undrift.statistics.seeds import paired
 
 HOME = Path(__file__).parents[2] / "docs" / "reproduction"
@@ -37,6 +41,17 @@ def test_prose_has_its_figures_from_the_results() -> None:
     ]
     asked = "{fedhbm-table4 | non-IID | FedHBM - FedDyn | mean of last rounds}"
     assert report["filled"](asked, there) == f"{means[0] - means[1]:.1f}"
+
+
+def test_nobody_is_the_best_where_all_runs_failed() -> None:
+    report = runpy.run_path(str(HOME / "report.py"))
+    history = pd.DataFrame(
+        {"round": [1, 2], "accuracy": [0.1, np.nan], "train_loss": np.nan, "diverged": [False, True]}
+    )
+    of = find("fedpmvr-table3")
+    failed = Results(of, {"no normalisation": [Record("FedAvg", 0, history, {}, {})]}, {}, fast=False)
+    found: list[str] = report["best"](failed, "best", "no normalisation")
+    assert [text.replace(NBSP, " ") for text in found] == ["2 of 100", "–", "FedAvg"]
 
 
 @pytest.mark.parametrize(
