@@ -1,13 +1,17 @@
 """Runs experiments in parts, an algorithm in a case each, on several processes, and adds them to the stored results.
 
     python docs/reproduction/campaign.py "fedhbm-table3 --only non-IID --seeds 3" fedpmvr-table1-fmnist \\
-        [--device cuda] [--workers 8] [--minutes 20] [--results docs/reproduction/results] [--runs DIR]
+        [--device cuda] [--engine NAME] [--workers 8] [--minutes 20] [--results docs/reproduction/results] [--runs DIR]
 
 An argument has the options `--only`, `--seeds` and `--rounds` of `undrift reproduce`. Parts that are stored already, of
 this experiment or with the same settings of another, are not repeated, unless `--seeds` or `--rounds` asks for more
 than are stored; those that were interrupted continue where DIR is the same. After `--minutes`, runs end with the next
 round that is evaluated, and are stored with the rounds they have; no further part is begun. What is stored is not
 replaced by fewer rounds or seeds. `make reproduction-report` then writes the pages.
+
+On a GPU, the first rounds of a deep model are slow where clients take many steps, as rounds are run step by step before
+they are captured: VGG-19 with batch normalisation and ten clients of CIFAR-10 had not ended its second round after nine
+minutes, beside six other processes. `--engine sequential` captures nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ class Part(NamedTuple):
     label: str
     seeds: int | None
     rounds: int | None
-    device: str
+    place: dict[str, str]  # `run.device` and `run.engine`
     runs: Path
     until: float  # seconds since the epoch
 
@@ -63,7 +67,7 @@ def measure(part: Part) -> tuple[Part, float, str]:
     try:
         whole = plan(find(part.name), seeds=part.seeds, rounds=part.rounds, only=f"{part.label},{part.case}")
         with hidden():
-            results = run(replace(whole, changed={**whole.changed, "run.device": part.device}), part.home, [over])
+            results = run(replace(whole, changed={**whole.changed, **part.place}), part.home, [over])
         stored.write(results, part.home)
         error = ""
     except Exception:
@@ -71,7 +75,7 @@ def measure(part: Part) -> tuple[Part, float, str]:
     return part, time.time() - begun, error
 
 
-def parts(line: str, device: str, runs: Path, results: Path, until: float) -> list[Part]:
+def parts(line: str, place: dict[str, str], runs: Path, results: Path, until: float) -> list[Part]:
     """Of an experiment, as it is given, those that are not stored."""
     parser = argparse.ArgumentParser(prog="an experiment")
     parser.add_argument("name")
@@ -87,7 +91,7 @@ def parts(line: str, device: str, runs: Path, results: Path, until: float) -> li
     home = results / name
     there = stored.read(home) if home.exists() else None
     return [
-        Part(name, case, label, given.seeds, given.rounds, device, runs, until)
+        Part(name, case, label, given.seeds, given.rounds, place, runs, until)
         for case in chosen.cases
         for label in chosen.algorithms
         if there is None or not _has(there, case, label, given.seeds or 1, given.rounds or 1)
@@ -122,15 +126,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiments", nargs="+")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--engine", default="auto")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--runs", type=Path, default=Path("reproduction"))
     given = parser.parse_args()
     until = time.time() + 60 * given.minutes
+    place = {"run.device": given.device, "run.engine": given.engine}
     once: dict[tuple[str, ...], Part] = {}
     for line in given.experiments:
-        for part in parts(line, given.device, given.runs.absolute(), given.results, until):
+        for part in parts(line, place, given.runs.absolute(), given.results, until):
             once.setdefault((part.name, part.case, part.label), part)  # of one that is given twice the first
     todo = list(once.values())
     # A process for every part: an error of the device would make all later ones of its process fail.

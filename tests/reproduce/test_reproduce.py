@@ -429,7 +429,7 @@ def test_a_campaign_ends_in_time_with_what_it_has(tiny: Experiment, tmp_path: Pa
     campaign = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "reproduction" / "campaign.py"))
     minutes = iter([0, *[60] * 2, *[180] * 9])  # when it begins, and after the first round of its two seeds
     campaign["measure"].__globals__["time"] = SimpleNamespace(time=lambda: next(minutes))
-    part = campaign["Part"]("tiny", "one", "A", 2, None, "cpu", tmp_path / "runs", until=120)
+    part = campaign["Part"]("tiny", "one", "A", 2, None, {"run.device": "cpu"}, tmp_path / "runs", until=120)
     assert campaign["measure"](part)[2] == ""
     assert stored.read(part.home).rounds_of("one") == {"A": 2}
     assert campaign["measure"](part)[1:] == (0, "not begun")
