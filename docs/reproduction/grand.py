@@ -8,8 +8,8 @@ the page. A tenth of every client's training samples is held out, by which rates
 every rate, and looked at only at the chosen one. Data sets must be there: `undrift data get fashion-mnist cifar10`.
 
 On one H200, eight workers (with NVIDIA's multi-process service, MPS) measured a pair of algorithm and setting in two
-seconds. Those with full passes over clients' samples, which come last, take longer: MA-FSVRG one and a half to three
-minutes with all clients, beside other work.
+seconds. Those with full passes over clients' samples, which come last, take longer: MA- and GA-FSVRG one and a half to
+five minutes with all clients, beside other work.
 """
 
 from __future__ import annotations
