@@ -55,8 +55,7 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> Replays:
     found = Replays()
     monkeypatch.setattr(cuda_graph, "capture", found.capture)
     choose = sys.modules["undrift.engines.choose"]  # of the package, the function of this name hides it
-    replayed = {"replayed": True, "step_flops": 1e12}  # steps of much work, so that unequal clients form several blocks
-    monkeypatch.setattr(choose, "Batched", lambda *args, **options: Batched(*args, **options | replayed))
+    monkeypatch.setattr(choose, "Batched", lambda *args, **options: Batched(*args, **options | {"replayed": True}))
     return found
 
 
@@ -111,6 +110,24 @@ def test_replayed_rounds_give_the_same_numbers(name: str, replays: Replays, monk
     assert replays.replayed > replays.captured > 0
     monkeypatch.undo()
     assert same(found, simulated(name, **options))
+
+
+@pytest.mark.parametrize(("name", "blocks"), [("scaffold", 1), ("mime", 2)])
+def test_blocks_by_size_where_clients_look_at_all_their_samples(
+    name: str, blocks: int, replays: Replays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["undrift.engines.batched"], "_BUSY", 1e3)
+    choose, here = sys.modules["undrift.engines.choose"], {"replayed": True, "flops": 100.0}
+    monkeypatch.setattr(choose, "Batched", lambda *args, **options: Batched(*args, **options | here))
+    data = federation((10, 7, 160, 9, 120, 5, 150, 3))
+    found = simulated(name, data=data, cohort=8, steps=2)
+    experiment = found.experiment
+    sizes = experiment.data.sizes
+    arrangement = experiment.engine.arrange(experiment.schedule, sizes, (int(sizes.min()), int(sizes.max())))
+    assert len(arrangement.shapes) == blocks
+    assert replays.replayed > replays.captured > 0
+    monkeypatch.undo()
+    assert same(found, simulated(name, data=data, cohort=8, steps=2))
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)

@@ -190,31 +190,48 @@ def test_blocks_of_full_passes_have_room(room: int, clients: int, block: int) ->
 
 
 @pytest.mark.parametrize(
-    ("step", "passes", "steps"),
-    [(1e6, 0, [40]), (1e9, 0, [2, 40]), (1e10, 0, [2, 4, 40]), (1e6, 1e9, [2, 4, 40])],
+    ("flops", "passes", "launched", "steps"),
+    [
+        (1e5, 0, False, [40]),
+        (1e8, 0, False, [2, 40]),
+        (1e9, 0, False, [2, 4, 40]),
+        (1e7, 0, False, [40]),
+        (1e7, 20, False, [2, 40]),
+        (1e7, 20, True, [40]),
+    ],
 )
 def test_unequal_clients_of_a_gpu_wait_for_each_other_where_they_leave_it_idle(
-    step: float, passes: float, steps: list[int]
+    flops: float, passes: float, launched: bool, steps: list[int]
 ) -> None:
     sizes = np.array([10, 20, 40, 400]).repeat(4)[::-1]
-    engine = Batched(100, replayed=True, step_flops=step, pass_flops=passes)
+    engine = Batched(
+        100, replayed=True, full_pass_samples=1 << 20, batch=10, flops=flops, passes=passes, launched=launched
+    )
     assert [shape.steps for shape in engine.arrange(Schedule(10, 1, None), sizes, (10, 400)).shapes] == steps
 
 
 @pytest.mark.parametrize(
-    ("name", "passes"), [("fedavg", 0), ("moon", 0), ("mime", 1), ("mimesvrg", 1), ("mafsvrg(models=2)", 2)]
+    ("name", "passes"),
+    [
+        ("fedavg", [0, 0]),
+        ("moon", [0, 0]),
+        ("mime", [1, 1]),
+        ("mimesvrg", [1, 1]),
+        ("mafsvrg", [2, 8]),
+        ("gafsvrg", [2, 9]),
+    ],
 )
-def test_full_passes_are_counted(name: str, passes: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of MA-FSVRG in a round that has one model."""
+def test_full_passes_are_counted(name: str, passes: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an early round and in a late one."""
     counted: list[float] = []
 
     def counting(engine: str, workload: Workload) -> Any:
-        counted.append(full_passes(Batched(4), workload))
+        counted.extend(full_passes(Batched(5), workload, round) for round in (1, 1000))
         return choose(engine, workload)
 
     monkeypatch.setattr("undrift.simulation.prepare.choose", counting)
-    simulate(seeded(mlp), vectors(sizes=(70, 9, 30)), "batched", name, rounds=1, batch_size=10)
-    assert counted == [passes]
+    simulate(seeded(mlp), vectors(sizes=(70, 9, 30, 8, 8)), "batched", name, rounds=1, batch_size=10)
+    assert counted == passes
 
 
 @pytest.mark.parametrize("augment", ["flip", "crop", "crop-flip"])

@@ -38,7 +38,9 @@ from undrift.engines.work import (
 from undrift.protocol import Answer, Mail, Message, Phase
 
 _LARGEST_BLOCK = 1024  # samples of a client in a block of a full pass; more would save no time
-_BUSY = 10e9  # floating-point operations of a step, with which its kernels take longer to run than to launch
+# Floating-point operations of a gradient, with which its kernels take longer to run than to launch: where rounds are
+# replayed, and where they are run step by step (5 ms on the host, with convolutions that reach 10 TFLOP/s).
+_BUSY, _BUSY_LAUNCHED = 10e9, 50e9
 _MOST_BLOCKS = 4  # of a cohort by size, of at least so many clients each; every block has kernels of its own
 _WORTH_BLOCKS = 1.25  # times the work of the best division, up to which fewer blocks are taken
 
@@ -50,8 +52,10 @@ class Batched:
     convolutions: bool = False  # the model's convolutions are our own kernels
     compiled: bool = False
     full_pass_samples: int = 0  # of all clients together, that a block of a full pass has room for; 0: small blocks
-    step_flops: float = 0.0  # floating-point operations of a client's step
-    pass_flops: float = 0.0  # of its full passes in a round, for every sample that it has
+    batch: int = 0  # samples of a client's step
+    flops: float = 0.0  # floating-point operations of a gradient, for every sample
+    passes: float = 0.0  # gradients over all of a client's samples in a round, besides its steps
+    launched: bool = False  # rounds are run step by step all the same
 
     @property
     def name(self) -> str:
@@ -95,12 +99,13 @@ class Batched:
 
     def _work(self, schedule: Schedule, sizes: Ints, chunk: int) -> float:
         """Floating-point operations of a round in such blocks; in idle times, those that a GPU could have done."""
-        total = 0.0
+        total, least = 0.0, _BUSY_LAUNCHED if self.launched else _BUSY
         for start in range(0, len(sizes), chunk):
             block = sizes[start : start + chunk]
-            steps = int(schedule.step_counts(block).max())
-            total += steps * max(_BUSY, len(block) * self.step_flops)
-            total += len(block) * int(block.max()) * self.pass_flops
+            count, width, steps = len(block), int(block.max()), int(schedule.step_counts(block).max())
+            total += steps * max(least, count * self.batch * self.flops)
+            gradients = -(-width // self._full_pass_block(count))
+            total += self.passes * max(gradients * least, count * width * self.flops)
         return total
 
     def run(self, phase: Phase, mail: Mail, states: States, work: Work) -> Outcome:

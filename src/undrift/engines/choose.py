@@ -26,6 +26,7 @@ _MEMORY = {"cpu": 1 << 30, "cuda": 16 << 30}  # bytes that a chunk of clients ma
 _FULL_PASS = {"cpu": 64 << 20, "cuda": 16 << 30}  # bytes of a block of their full passes; a CPU has a cache
 _HEAVY = 30e6  # floating-point operations of a forward pass
 _BACKWARD = 3  # times the operations of a forward pass are those of one with its backward pass
+_LATE = 1 << 20  # a round after all those that an algorithm may begin with
 _WORTH_A_NOTICE = 2  # seconds
 _MOST_CORES = 1024  # of a client
 _MODEL_COPIES = 8  # parameters, gradient, update, state and temporaries of one client
@@ -167,12 +168,15 @@ def _batched(workload: Workload, count: int) -> tuple[Engine, list[str]]:
 
 
 def _for_full_passes(engine: Batched, workload: Workload) -> Batched:
-    """Where rounds are replayed, blocks of unequal clients depend on how often they look at all of their samples."""
+    """Where rounds are replayed, blocks of unequal clients depend on how often they look at all of their samples.
+
+    If that changes with the number of the round, the host must know it, and rounds will be run step by step.
+    """
     (smallest, largest), together = workload.extremes, min(engine.chunk, workload.cohort)
     if not engine.replayed or smallest == largest or together == 1:
         return engine
-    flops = full_passes(engine, workload) * _BACKWARD * _flops_of_sample(workload)
-    return replace(engine, pass_flops=flops)
+    first, late = (full_passes(engine, workload, round) for round in (1, _LATE))
+    return replace(engine, passes=late, launched=first != late)
 
 
 _BUILDERS: dict[str, Callable[[Workload, int], tuple[Engine, list[str]]]] = {
@@ -191,8 +195,13 @@ def _plain_batched(workload: Workload, count: int = 0) -> Batched:
     # Small blocks leave a GPU idle, and of the models that a CPU trains batched they cost more than they compute.
     larger = not (learner.normalises or learner.draws_numbers or mixing(workload))  # which depend on the blocks
     room = _FULL_PASS["cuda" if replayed else "cpu"] // max(1, _bytes_of_sample(workload)) if larger else 0
-    flops = _BACKWARD * _flops_of_sample(workload) * workload.largest_batch if replayed else 0.0
-    return Batched(count or _chunk(workload), replayed=replayed, full_pass_samples=room, step_flops=flops)
+    return Batched(
+        count or _chunk(workload),
+        replayed=replayed,
+        full_pass_samples=room,
+        batch=workload.largest_batch,
+        flops=_BACKWARD * _flops_of_sample(workload) if replayed else 0.0,
+    )
 
 
 def _may_round(workload: Workload) -> bool:

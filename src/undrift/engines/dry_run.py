@@ -47,8 +47,8 @@ class Exchange(NamedTuple):
     cohort: Cohort
 
 
-def full_passes(engine: Engine, workload: Workload) -> float:
-    """Over how many times its samples a client takes gradients in a round, besides its local steps.
+def full_passes(engine: Engine, workload: Workload, round: int) -> float:
+    """Over how many times its samples a client takes gradients in this round, besides its local steps.
 
     The samples whose loss is computed are counted with one step and with two: the difference is what a step takes.
     """
@@ -66,12 +66,14 @@ def full_passes(engine: Engine, workload: Workload) -> float:
     counts = []
     for steps in (1, 2):
         samples = 0
-        dry_round(engine, watched, steps=steps)
+        dry_round(engine, watched, steps=steps, round=round)
         counts.append(samples)
     return (2 * counts[0] - counts[1]) / workload.extremes[1]
 
 
-def dry_round(engine: Engine, workload: Workload, *, steps: int = 2, hear: bool = False) -> list[Exchange]:
+def dry_round(
+    engine: Engine, workload: Workload, *, steps: int = 2, round: int = 1, hear: bool = False
+) -> list[Exchange]:
     """A round of the largest and the smallest client; nothing of it is kept. What its exchanges brought is returned.
 
     Of two steps by default, as clients share parameters in the first one, and every client has its own in the second.
@@ -90,11 +92,11 @@ def dry_round(engine: Engine, workload: Workload, *, steps: int = 2, hear: bool 
         ids=clients,
         shares=torch.ones(2, dtype=learner.dtype, device=learner.device),
         seed=workload.seed,
-        round=1,
+        round=round,
         lr=0.1,
         participation=1.0,
     )
-    cohort = Cohort(clients, work.shares / 2, work.shares, population=len(workload.data), round=1)
+    cohort = Cohort(clients, work.shares / 2, work.shares, population=len(workload.data), round=round)
     server = method.server(learner.parameters, learner.buffers)
     if ledger := method.ledger(learner.parameters):
         server |= {"ledger": tree.repeat(ledger, 2)}
