@@ -74,3 +74,11 @@ def test_short_runs_beside_long_ones_are_seen(rounds: int, scale: str) -> None:
     assert [axes.get_xscale() for axes in panels] == [scale, "linear"]
     assert [axes.get_xlim()[1] for axes in panels] == [20, 40]
     assert [axes.get_ylabel() for axes in panels] == ["Test accuracy (%)", ""]
+
+
+@pytest.mark.parametrize(("first", "begins"), [(0.1, 89.6), (0.85, 84.35)])
+def test_curves_that_rise_at_once_are_drawn_without_the_rise(first: float, begins: float) -> None:
+    """But for rises that would be about as high as all that follows."""
+    records = [run("FedAvg", [first, *[0.9] * 9]), run("FedDPC", [first, *np.linspace(0.9, 0.98, 9)])]
+    (panel,) = curves._figure(Results(find("feddpc-table2"), {"": records}, {}, fast=False)).axes
+    assert panel.get_ylim()[0] == pytest.approx(begins, abs=0.1)

@@ -24,6 +24,7 @@ _COLUMNS = 2  # panels beside each other
 _WIDE, _HIGH = 5.4, 3.6  # inches of a panel
 _NAMES = 16  # that fit beside a panel of this height; it is higher where there are more
 _UNEQUAL = 4  # times as many rounds as others have: then rounds are drawn on a logarithmic scale
+_RISE = 0.2  # of a curve's rounds, in which it may rise from chance level
 _HUES = 5  # of the others, before they come again, dashed
 
 
@@ -99,6 +100,7 @@ def _figure(results: Results) -> Figure:
     alike = len({axes.get_xlim() for axes in grid[: len(results.records)]}) == 1
     for axes in grid[: len(results.records)]:
         axes.label_outer() if alike else _label_rounds(axes)
+    _leave_out_rise(list(grid[: len(results.records)]))
     for axes in grid[: len(results.records)]:  # when the shared scale is known
         _name_curves(axes)
     return figure
@@ -127,6 +129,17 @@ def _scale_rounds(axes: Axes, results: Results, case: str) -> None:
         axes.set_xlim(right=results.rounds(case))
     else:
         axes.set_xlim(0, results.rounds(case))
+
+
+def _leave_out_rise(panels: Sequence[Axes]) -> None:
+    """The shared scale begins where curves and bands are after their rise, if that at least doubles their distances."""
+    drawn = [np.asarray(line.get_xydata()) for axes in panels for line in axes.lines]
+    drawn += [np.asarray(path.vertices) for axes in panels for band in axes.collections for path in band.get_paths()]
+    late = np.concatenate([points[points[:, 0] > _RISE * points[:, 0].max(), 1] for points in drawn if len(points)])
+    low, high = panels[0].get_ylim()
+    begin, end = np.nanmin(late), np.nanmax(late)
+    if end - begin < (high - low) / 2:
+        panels[0].set_ylim(begin - 0.05 * (end - begin), end + 0.05 * (end - begin))
 
 
 def _label_rounds(axes: Axes) -> None:
