@@ -104,6 +104,7 @@ def test_claims_that_nothing_differs_or_across_cases() -> None:
     plain = claimed("").claims[0]
     assert (plain.than, plain.cases, plain.equal, plain.than_case) == (("FedAvg",), ("IID", "non-IID"), False, "")
     assert claimed("equal = true").claims[0].equal
+    assert claimed("no_better = true").claims[0].no_better
     across = claimed('cases = ["IID"]\nthan_case = "non-IID"').claims[0]
     assert (across.than, across.cases, across.than_case) == (("FedDPC",), ("IID",), "non-IID")
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 from typer.testing import CliRunner
 
 from undrift.cli import app
@@ -559,13 +560,60 @@ class TestOtherClaims:
     def outcome(self, claim: str, **cases: list[Record]) -> Outcome:
         return self.verdict(claim, **cases).outcome
 
-    def test_that_nothing_differs(self) -> None:
-        alike = records(A=[0.90, 0.80, 0.85], B=[0.80, 0.90, 0.86])
+    def test_that_two_are_equal(self) -> None:
+        """That is shown where all of the interval is within a point: not by a difference that could be chance."""
+        alike = records(A=[0.900, 0.910, 0.920], B=[0.901, 0.910, 0.919])
+        noisy = records(A=[0.90, 0.80, 0.85], B=[0.80, 0.90, 0.86])
         apart = records(A=[0.90, 0.91, 0.92], B=[0.80, 0.811, 0.822])
         assert self.outcome("equal = true", one=alike, two=alike) is Outcome.REPRODUCED
+        assert self.outcome("equal = true", one=alike, two=noisy) is Outcome.PARTLY
         assert self.outcome("equal = true", one=alike, two=apart) is Outcome.PARTLY
         assert self.outcome("equal = true", one=apart, two=apart) is Outcome.NOT
         assert self.outcome("equal = true", one=records(A=[0.9], B=[0.9])) is Outcome.UNTESTED
+
+    def test_a_difference_that_is_significant_and_small(self) -> None:
+        near = records(A=[0.901, 0.912, 0.923], B=[0.900, 0.9105, 0.921])
+        assert self.outcome("equal = true", one=near, two=near) is Outcome.REPRODUCED
+
+    def test_the_interval_is_that_of_students_t(self) -> None:
+        noisy = records(A=[0.90, 0.80, 0.85], B=[0.80, 0.90, 0.86])
+        (found,) = verdicts(
+            results(read("tiny", TINY.replace('r = "A"', 'r = "A"\ncases = ["one"]\nequal = true')), one=noisy)
+        )
+        low, high = stats.ttest_rel([90, 80, 85], [80, 90, 86]).confidence_interval(0.95)
+        assert found.reason == f"A against B: −0.3\u00a0points, 95\u00a0% interval −{-low:.1f} to +{high:.1f}"
+
+    def test_that_one_is_not_better(self) -> None:
+        better = records(A=[0.90, 0.91, 0.92], B=[0.80, 0.811, 0.822])
+        worse = records(A=[0.80, 0.811, 0.822], B=[0.90, 0.91, 0.92])
+        noisy = records(A=[0.90, 0.80, 0.85], B=[0.80, 0.90, 0.86])
+        assert self.outcome("no_better = true", one=worse, two=worse) is Outcome.REPRODUCED
+        assert self.outcome("no_better = true", one=worse, two=noisy) is Outcome.PARTLY
+        assert self.outcome("no_better = true", one=better, two=better) is Outcome.NOT
+        with pytest.raises(ValueError, match="equal and no_better are different claims"):
+            self.outcome("equal = true\nno_better = true", one=worse)
+
+    def test_that_one_is_not_sooner(self) -> None:
+        """Rounds count as equal within a tenth of the other's."""
+        text = TINY.replace(
+            'measure = "best"\nbetter = "A"', 'measure = "rounds to 70 %"\nbetter = "A"\ncases = ["one"]'
+        )
+
+        def runs(label: str, *reached: int) -> list[Record]:
+            return [Record(label, seed, history(*[0.1] * (at - 1), 0.8), {}, {}) for seed, at in enumerate(reached)]
+
+        def found(claim: str, first: list[Record]) -> Verdict:
+            of = read("tiny", text.replace('["one"]', f'["one"]\n{claim}'))
+            return verdicts(results(of, one=[*first, *runs("B", 40, 41, 42)]))[0]
+
+        assert found("equal = true", runs("A", 41, 41, 42))[1:] == (
+            Outcome.REPRODUCED,
+            "A against B: +0.3, 95\u00a0% interval −1.1 to +1.8",
+        )
+        assert found("equal = true", runs("A", 60, 61, 62)).outcome is Outcome.UNTESTED  # alike in all seeds: no spread
+        assert found("equal = true", runs("A", 60, 61, 64)).outcome is Outcome.NOT
+        assert found("no_better = true", runs("A", 60, 61, 64)).outcome is Outcome.REPRODUCED
+        assert found("no_better = true", runs("A", 20, 21, 24)).outcome is Outcome.NOT
 
     def test_by_the_answers_of_the_final_models(self) -> None:
         """Over seeds the two are the same; over 400 answers one has 20 that the other has not."""

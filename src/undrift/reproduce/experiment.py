@@ -27,7 +27,7 @@
     text = "FedDPC has the highest accuracy"
     measure = "best"
     better = "FedDPC"                       # than all others, or `than` some, or itself in the case `than_case`;
-                                            # `equal = true`: not different from them;
+                                            # `equal = true`: as good as they are; `no_better = true`: not better;
                                             # `mcnemar = true`: by McNemar's test on the answers of the final models
 
     [fast]                                  # a short version, for two cores
@@ -92,7 +92,8 @@ class Claim:
     better: str  # the label that is better ...
     than: tuple[str, ...]  # ... than these
     cases: tuple[str, ...]
-    equal: bool = False  # that there is no significant difference
+    equal: bool = False  # that there is no difference worth mentioning, instead
+    no_better: bool = False  # that it is not better, instead
     than_case: str = ""  # another case, in which `than` are; "": the same
     mcnemar: bool = False  # that the answers of the final models differ by McNemar's test, not the measure over seeds
 
@@ -250,10 +251,12 @@ def _claim(given: Mapping[str, Any], of: Experiment) -> Claim:
     _check_known("algorithm", [given["better"], *than], labels)
     cases = tuple(given.get("cases") or of.cases)
     _check_known("case", [*cases, *filter(None, [than_case])], of.cases)
-    switches = {key: given.get(key, False) for key in ("equal", "mcnemar")}
+    switches = {key: given.get(key, False) for key in ("equal", "no_better", "mcnemar")}
     for key, value in switches.items():
         if not isinstance(value, bool):
             raise ValueError(f"{key} must be true or false, got {check.shown(value)}")
+    if switches["equal"] and switches["no_better"]:
+        raise ValueError("equal and no_better are different claims: leave one out")
     return Claim(given["text"], given["measure"], given["better"], than, cases, than_case=than_case, **switches)
 
 

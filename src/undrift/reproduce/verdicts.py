@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from undrift.reporting.record import Record
-from undrift.reporting.wording import count_text, list_text
+from undrift.reporting.wording import NBSP, count_text, list_text
 from undrift.reproduce.experiment import Claim
 from undrift.reproduce.measures import Measure, measure_named
 from undrift.reproduce.results import Correct, Results, first_rounds, shared_rounds
@@ -18,6 +18,8 @@ from undrift.statistics.samples import Answers, mcnemar
 from undrift.statistics.seeds import holm, paired
 
 LEVEL = 0.05
+SAME = 0.01  # of accuracies and other shares: what is less than that from each other counts as equal
+SAME_RELATIVE = 0.1  # of other figures, such as rounds: so much of the other algorithm's
 
 
 class Outcome(StrEnum):
@@ -33,6 +35,15 @@ class Verdict(NamedTuple):
     reason: str
 
 
+class Lead(NamedTuple):
+    """By how much an algorithm is better than another; negative where it is worse."""
+
+    mean: float = np.nan
+    low: float = np.nan  # 95 % interval over seeds
+    high: float = np.nan
+    margin: float = np.nan  # less than that counts as equal
+
+
 class Pair(NamedTuple):
     """The algorithm that is said to be better, against one of the others."""
 
@@ -41,6 +52,7 @@ class Pair(NamedTuple):
     ahead: bool
     p: float  # NaN where seeds are too few, or one of them failed throughout
     decided: bool = True  # by the rounds that both were run
+    lead: Lead = Lead()
 
 
 def verdicts(results: Results) -> list[Verdict]:
@@ -54,7 +66,8 @@ def _verdict(results: Results, claim: Claim) -> Verdict:
         reason = "the rounds that were run do not decide it" if undecided else "none of its comparisons were run"
         return Verdict(claim, Outcome.UNTESTED, reason)
     corrected = holm([pair.p for pair in pairs])
-    judged = _equal(claim, pairs, corrected) if claim.equal else _better(results, claim, pairs, corrected)
+    not_better = claim.equal or claim.no_better
+    judged = _not_better(claim, pairs, corrected) if not_better else _better(results, claim, pairs, corrected)
     left = {"not decided by the rounds that were run": len(undecided)}
     left["not run"] = len(claim.cases) * len(claim.than) - len(found)
     rest = [f"{count_text(count, 'comparison')} {why}" for why, count in left.items() if count]
@@ -97,18 +110,37 @@ def _several(claim: Claim, pairs: Sequence[Pair], sure: int) -> str:
     return f"{reason}; behind {list_text(behind)}" if behind else reason
 
 
-def _equal(claim: Claim, pairs: Sequence[Pair], corrected: Array) -> Verdict:
-    """*Reproduced*: no difference is significant. *Not*: all are."""
-    tested = np.isfinite(corrected)
-    if not tested.all():
+def _not_better(claim: Claim, pairs: Sequence[Pair], corrected: Array) -> Verdict:
+    """Of a claim that two are equal, or that one is not better. That no difference is seen does not show either.
+
+    *Reproduced*: intervals of all differences are within the margin. *Not*: all differences are significant, and none
+    is within it. *Partly*: otherwise.
+    """
+    if not all(np.isfinite(pair.lead.low) for pair in pairs):
         return Verdict(claim, Outcome.UNTESTED, "a difference is tested with two seeds or more that did not fail")
-    different = int((corrected < LEVEL).sum())
-    reason = f"different with p < {LEVEL} in {different} of {len(pairs)} comparisons"
-    if len(pairs) == 1:
-        reason = f"the difference has p {'<' if different else '≥'} {LEVEL}"
-    if not different:
+    within = [_within_margin(claim, pair.lead) for pair in pairs]
+    against = [p < LEVEL and (claim.equal or pair.ahead) for pair, p in zip(pairs, corrected, strict=True)]
+    reason = "; ".join(_difference(claim, pair) for pair in pairs)
+    if all(within):
         return Verdict(claim, Outcome.REPRODUCED, reason)
-    return Verdict(claim, Outcome.NOT if different == len(pairs) else Outcome.PARTLY, reason)
+    refuted = all(against) and not any(within)
+    return Verdict(claim, Outcome.NOT if refuted else Outcome.PARTLY, reason)
+
+
+def _within_margin(claim: Claim, lead: Lead) -> bool:
+    return lead.high < lead.margin and (claim.no_better or lead.low > -lead.margin)
+
+
+def _difference(claim: Claim, pair: Pair) -> str:
+    """How much higher the figure is than that of the other, and between what it may be."""
+    measure = measure_named(claim.measure)
+    figures = [pair.lead.mean, pair.lead.low, pair.lead.high]
+    if not measure.higher_is_better:
+        figures = [-pair.lead.mean, -pair.lead.high, -pair.lead.low]
+    scale, unit = (100, f"{NBSP}points") if measure.percent else (1, "")
+    mean, low, high = (f"{round(scale * figure, 1) + 0.0:+.1f}".replace("-", "−") for figure in figures)
+    other = f"{pair.other} ({pair.case})" if len(claim.cases) > 1 else pair.other
+    return f"{claim.better} against {other}: {mean}{unit}, 95{NBSP}% interval {low} to {high}"
 
 
 def _pairs(results: Results, claim: Claim) -> list[Pair]:
@@ -145,10 +177,10 @@ def _pair(case: str, other: str, mine: Sequence[Record], theirs: Sequence[Record
     seeds = [seed for seed in own if seed in others]
     sign = 1 if measure.higher_is_better else -1
     test = paired([sign * own[seed] for seed in seeds], [sign * others[seed] for seed in seeds])
-    lead = sign * float(
-        np.mean([own[seed] for seed in seeds or own]) - np.mean([others[seed] for seed in seeds or others])
-    )
-    return Pair(case, other, lead > 0, test.t)
+    figures = [float(np.mean([each[seed] for seed in seeds or each])) for each in (own, others)]
+    margin = SAME if measure.percent else SAME_RELATIVE * abs(figures[1])
+    lead = Lead(sign * (figures[0] - figures[1]), *test.interval, margin)
+    return Pair(case, other, lead.mean > 0, test.t, lead=lead)
 
 
 Values = dict[int, float]  # by seed

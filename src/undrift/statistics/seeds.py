@@ -10,6 +10,7 @@ import numpy as np
 
 from undrift.core.extras import needs
 from undrift.statistics.predictions import Array
+from undrift.statistics.samples import LEVEL, Interval
 
 FEWEST = 3  # seeds from which on a verdict rests on them
 _EQUAL = 1e-12  # differences of figures between 0 and 1 that are nothing but rounding
@@ -25,6 +26,7 @@ class Paired(NamedTuple):
     cohens_d: float  # of paired samples: mean over standard deviation of the differences
     rank_biserial: float  # of matched pairs: share of ranks in favour of the first, minus that of the second
     reason: str = ""
+    interval: Interval = Interval(math.nan, math.nan)  # of the mean difference, by Student's t: 95 %
 
 
 def paired(first: Sequence[float] | Array, second: Sequence[float] | Array) -> Paired:
@@ -42,16 +44,18 @@ def paired(first: Sequence[float] | Array, second: Sequence[float] | Array) -> P
     if count == 1:
         return Paired(1, mean, math.nan, math.nan, math.nan, math.nan, "one seed: the spread over seeds is unknown")
     if not differences.any():
-        return Paired(count, 0.0, 1.0, 1.0, 0.0, 0.0, "no difference in any seed")
+        return Paired(count, 0.0, 1.0, 1.0, 0.0, 0.0, "no difference in any seed", Interval(0.0, 0.0))
     with needs("stats"):
-        from scipy.special import stdtr  # Student's t distribution
+        from scipy.special import stdtr, stdtrit  # Student's t distribution, and its quantiles
     wilcoxon, rank_biserial = _signed_ranks(differences)
     spread = float(differences.std(ddof=1))
     if spread <= _EQUAL:
         reason = "the same difference in every seed: their spread says nothing"
         return Paired(count, mean, math.nan, wilcoxon, math.nan, rank_biserial, reason)
-    t = float(2 * stdtr(count - 1, -abs(mean) / spread * math.sqrt(count)))
-    return Paired(count, mean, t, wilcoxon, mean / spread, rank_biserial)
+    error = spread / math.sqrt(count)
+    t = float(2 * stdtr(count - 1, -abs(mean) / error))
+    reach = float(stdtrit(count - 1, 1 - LEVEL / 2)) * error
+    return Paired(count, mean, t, wilcoxon, mean / spread, rank_biserial, interval=Interval(mean - reach, mean + reach))
 
 
 def _signed_ranks(differences: Array) -> tuple[float, float]:
