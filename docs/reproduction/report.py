@@ -91,7 +91,8 @@ def figure(asked: str, there: Sequence[Results]) -> str:
 def experiment_page(of: Results) -> str:
     home = next(name for name, about in PAPERS.items() if about["paper"] == of.experiment.paper)
     others = f"All claims of the paper, and what differed: [{of.experiment.paper}]({home}.md)"
-    return f"{page.markdown(of, picture(of)).rstrip()}\n\n{others}\n"
+    data = ", ".join(ABOUT["copies"][name] for name in of.experiment.data_sets if name in ABOUT["copies"])
+    return f"{page.markdown(of, picture(of), data).rstrip()}\n\n{others}\n"
 
 
 def picture(of: Results) -> str:

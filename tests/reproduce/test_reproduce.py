@@ -352,6 +352,17 @@ class TestVerdicts:
         assert (found.outcome is not Outcome.UNTESTED) == decided
 
 
+def test_what_is_said_beside_the_figures_of_a_page(tiny: Experiment) -> None:
+    cut, note = results(tiny, one=records(A=[0.8], B=[0.7])), "What the paper has is after all rounds"
+    shown = page.markdown(cut, "tiny.svg", "digits (JPEG)")
+    assert "**Best accuracy, in %, digits (JPEG)**" in shown
+    assert "\nTest accuracy over rounds, digits (JPEG)." in shown
+    assert note in shown
+    whole = read("tiny", TINY.replace("rounds = { value = 4", "rounds = { value = 2"))
+    assert note not in page.markdown(replace(cut, experiment=whole))
+    assert "**Best accuracy, in %**" in page.markdown(cut)
+
+
 def test_measures() -> None:
     run = Record("A", 0, history(0.1, math.nan, 0.6, 0.5), {}, {})
     found = {name: measure_named(name).of(run) for name in ("best", "best round", "last", "rounds to 55 %")}
@@ -581,7 +592,7 @@ class TestOtherClaims:
             results(read("tiny", TINY.replace('r = "A"', 'r = "A"\ncases = ["one"]\nequal = true')), one=noisy)
         )
         low, high = stats.ttest_rel([90, 80, 85], [80, 90, 86]).confidence_interval(0.95)
-        assert found.reason == f"A against B: −0.3\u00a0points, 95\u00a0% interval −{-low:.1f} to +{high:.1f}"
+        assert found.reason == f"A against B: -0.3\u00a0points, 95\u00a0% interval {low:.1f} to +{high:.1f}"
 
     def test_that_one_is_not_better(self) -> None:
         better = records(A=[0.90, 0.91, 0.92], B=[0.80, 0.811, 0.822])
@@ -608,7 +619,7 @@ class TestOtherClaims:
 
         assert found("equal = true", runs("A", 41, 41, 42))[1:] == (
             Outcome.REPRODUCED,
-            "A against B: +0.3, 95\u00a0% interval −1.1 to +1.8",
+            "A against B: +0.3, 95\u00a0% interval -1.1 to +1.8",
         )
         assert found("equal = true", runs("A", 60, 61, 62)).outcome is Outcome.UNTESTED  # alike in all seeds: no spread
         assert found("equal = true", runs("A", 60, 61, 64)).outcome is Outcome.NOT

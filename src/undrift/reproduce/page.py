@@ -109,23 +109,34 @@ def conditions(results: Results) -> list[str]:
     return _by_case(lines, experiment.cases)
 
 
-def markdown(results: Results, picture: str = "") -> str:
-    """A page; `picture` is the path of the experiment's curves."""
+def markdown(results: Results, picture: str = "", data: str = "") -> str:
+    """A page; `picture` is the path of the experiment's curves, `data` what figures are of, if that is to be said."""
     experiment = results.experiment
     lines = [f"# {experiment.paper}, {experiment.table}", "", f"{experiment.title}.", ""]
     for name in results.measures:
         measure = measure_named(name)
-        unit = ", in %" if measure.percent else ""
+        unit, on = ", in %" if measure.percent else "", f", {data}" if data else ""
         heads, *rows = table(results, name)
-        lines += [f"**{measure.text}{unit}**", "", *_table(heads, rows), ""]
+        lines += [f"**{measure.text}{unit}{on}**", "", *_table(heads, rows), ""]
+        if _cut_beside_paper(results, name):
+            lines += ["What the paper has is after all rounds, also beside runs that were cut.", ""]
     lines += [f"* **{found}** {reason}" for found, reason in sentences(results)]
     if picture:
-        lines += ["", f"![Test accuracy over rounds]({picture})", "", _caption(results)]
+        lines += ["", f"![Test accuracy over rounds]({picture})", "", _caption(results, data)]
     lines += ["", f"Runs: {'; '.join(conditions(results))}.{_machine(results)}", ""]
     lines += [f"* {remark}" for remark in experiment.remarks]
     lines += ["", "## Algorithms", "", *_algorithms(results), *_tuning(results)]
     lines += ["", "## Settings", "", *_settings(results)]
     return "\n".join(lines) + "\n"
+
+
+def _cut_beside_paper(results: Results, name: str) -> bool:
+    """Whether runs with fewer rounds stand beside the paper's figures; rounds to a target do not depend on them."""
+    rows = [row for row in results.table(name) if row.paper is not None and not measure_named(name).at_least]
+    return any(
+        results.rounds_of(row.case).get(row.label, math.inf) < results.experiment.settings_of(row.case)["run.rounds"]
+        for row in rows
+    )
 
 
 def _machine(results: Results) -> str:
@@ -150,11 +161,10 @@ def _environment(record: Record) -> str:
     return f"{'a CPU' if device == 'cpu' else device}, torch {torch.partition('+')[0]}"
 
 
-def _caption(results: Results) -> str:
+def _caption(results: Results, data: str) -> str:
     seeds = max(results.seeds(case) for case in results.records)
-    text = "Test accuracy over rounds" + (
-        ", mean over seeds; bands reach from the lowest to the highest" if seeds > 1 else ""
-    )
+    text = "Test accuracy over rounds" + (f", {data}" if data else "")
+    text += ", mean over seeds; bands reach from the lowest to the highest" if seeds > 1 else ""
     rounds = window_rounds(results)
     text += f"; a point is the mean over {rounds}{NBSP}rounds" if rounds > 1 else ""
     return f"{text}. A dotted line is a run that failed." if _some_failed(results) else f"{text}."

@@ -138,7 +138,7 @@ def _difference(claim: Claim, pair: Pair) -> str:
     if not measure.higher_is_better:
         figures = [-pair.lead.mean, -pair.lead.high, -pair.lead.low]
     scale, unit = (100, f"{NBSP}points") if measure.percent else (1, "")
-    mean, low, high = (f"{round(scale * figure, 1) + 0.0:+.1f}".replace("-", "−") for figure in figures)
+    mean, low, high = (f"{round(scale * figure, 1) + 0.0:+.1f}" for figure in figures)
     other = f"{pair.other} ({pair.case})" if len(claim.cases) > 1 else pair.other
     return f"{claim.better} against {other}: {mean}{unit}, 95{NBSP}% interval {low} to {high}"
 
