@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from undrift.recommendation import page as all_algorithms
@@ -20,7 +21,7 @@ from undrift.reproduce import curves, page, stored
 from undrift.reproduce.experiment import Claim, Experiment, find, names
 from undrift.reproduce.measures import measure_named
 from undrift.reproduce.results import Results
-from undrift.reproduce.verdicts import Outcome, verdicts
+from undrift.reproduce.verdicts import Outcome, Pair, pairs, verdicts
 
 HOME = Path(__file__).parent
 RESULTS = HOME / "results"
@@ -119,23 +120,23 @@ def of_paper(name: str) -> list[Experiment]:
 
 def summary(there: Sequence[Results]) -> str:
     """How many claims of each paper have which verdict."""
-    outcomes = [str(each) for each in Outcome if each is not Outcome.UNTESTED]
+    outcomes = [str(each) for each in Outcome if each is not Outcome.UNDECIDED]
     rows = []
     for name, about in PAPERS.items():
         claims = sum(len(each.claims) for each in of_paper(name))
         own = [each for each in there if each.experiment.paper == about["paper"]]
-        found = [(one, each) for each in own for one in verdicts(each) if one.outcome is not Outcome.UNTESTED]
+        found = [(one, each) for each in own for one in verdicts(each) if one.outcome is not Outcome.UNDECIDED]
         counts = [sum(one.outcome == outcome for one, _ in found) for outcome in outcomes]
         cut = sum("of" in rounds_of_claim(one.claim, each) for one, each in found)
         no_data = sum(len(each.claims) for each in of_paper(name) if missing_data(each))
         left = claims - len(found) - no_data
         rows.append([f"[{about['paper']}]({name}.md)", *map(str, (claims, *counts, cut, left, no_data))])
-    heads = ["paper", "claims", *outcomes, "of these after fewer rounds", "not decided yet", "not testable here"]
+    heads = ["paper", "claims", *outcomes, "of these after fewer rounds", "not decided", "not testable here"]
     return table(heads, rows)
 
 
 def claims(there: Sequence[Results]) -> str:
-    """Every claim that was tested, and which experiments found what of it."""
+    """Every claim of what was run, and which experiments found what of it."""
     rows: dict[tuple[str, str], dict[Outcome, list[str]]] = {}
     for about in PAPERS.values():
         for each in (each for each in there if each.experiment.paper == about["paper"]):
@@ -143,37 +144,34 @@ def claims(there: Sequence[Results]) -> str:
                 link = f"[{each.experiment.table}]({each.experiment.name}.md)"
                 found = rows.setdefault((about["paper"], one.claim.text), {}).setdefault(one.outcome, [])
                 found.append(link.replace(" ", NBSP))
-    outcomes = [each for each in Outcome if each is not Outcome.UNTESTED]
-    cells = [
-        [*claim, *("<br>".join(found.get(outcome, [])) for outcome in outcomes)]
-        for claim, found in rows.items()
-        if found.keys() != {Outcome.UNTESTED}
-    ]
-    return table(["paper", "claim", *map(str, outcomes)], cells)
+    cells = [[*claim, *("<br>".join(found.get(outcome, [])) for outcome in Outcome)] for claim, found in rows.items()]
+    return table(["paper", "claim", *map(str, Outcome)], cells)
 
 
 def rounds_of_claim(claim: Claim, of: Results) -> str:
-    """The fewest rounds of an algorithm that it is about, and the most, where a target is to be reached."""
-    known = [count for case in _cases(claim, of) for count in _of_claim(claim, of.rounds_of(case))]
+    """After which its algorithms were compared: the fewest and the most of its cases and algorithms."""
+    compared = [_after(claim, of, pair) for pair in pairs(of, claim)]
     wanted = max(int(of.experiment.settings_of(case)["run.rounds"]) for case in claim.cases)
-    most = max if measure_named(claim.measure).at_least else min
-    return page.rounds_text(min(known), most(known), wanted) if known else "–"
+    return page.rounds_text(min(compared), max(compared), wanted) if compared else "–"
+
+
+def _after(claim: Claim, of: Results, pair: Pair) -> int:
+    """The rounds that both have; where a target is to be reached, or one failed, those of the longer one."""
+    there = claim.than_case or pair.case
+    both = [of.rounds_of(case).get(label) for case, label in ((pair.case, claim.better), (there, pair.other))]
+    known = [count for count in both if count is not None] or [of.rounds(pair.case)]
+    return max(known) if measure_named(claim.measure).at_least else min(known)
 
 
 def seeds_of_claim(claim: Claim, of: Results) -> str:
     """The fewest of an algorithm that it is about, and the most."""
-    known = [count for case in _cases(claim, of) for count in _of_claim(claim, of.seeds_of(case))]
+    known = [
+        count
+        for pair in pairs(of, claim)
+        for case, label in ((pair.case, claim.better), (claim.than_case or pair.case, pair.other))
+        for count in [of.seeds_of(case)[label]]
+    ]
     return page.rounds_text(min(known), max(known), 0) if known else "–"
-
-
-def _cases(claim: Claim, of: Results) -> list[str]:
-    """Those that were run."""
-    return [case for case in dict.fromkeys((*claim.cases, claim.than_case)) if case in of.records]
-
-
-def _of_claim(claim: Claim, counts: Mapping[str, int]) -> list[int]:
-    """Of the algorithms that it is about, which were run."""
-    return [count for label, count in counts.items() if label in (claim.better, *claim.than)]
 
 
 def winners(there: Sequence[Results]) -> str:
@@ -195,22 +193,26 @@ def best(of: Results, name: str, case: str) -> tuple[str, str, str]:
     """After how many rounds, the best here and in the paper, of those that were run.
 
     The rounds are those that all have whom the paper compares, but where a target is to be reached. Where it is too
-    early to judge any of them, nobody is the best.
+    early to judge any of them, or one that has not reached a target in all seeds may do so first, nobody is the best.
     """
     measure, rounds = measure_named(name), of.rounds_of(case)
     paper = {row.label: row.paper.value for row in of.table(name) if row.case == case and row.paper is not None}
     compared = [rounds[label] for label in paper if label in rounds] or list(rounds.values()) or [of.rounds(case)]
     count = max(compared) if measure.at_least or measure.needs_predictions else min(compared)
     long_enough = [label for label in rounds if measure.at_least or rounds[label] >= count]
-    here = {label: of.values(case, label, name, count).mean for label in long_enough}
+    found = {label: of.values(case, label, name, count) for label in long_enough}
+    here = {
+        label: fmean([*each.values.values(), *each.at_least.values()] or [math.nan]) for label, each in found.items()
+    }
     here = {label: value for label, value in here.items() if math.isfinite(value)}
-    if all(of.too_early(name, case, label) for label in here):
-        here = {}
     choose = max if measure.higher_is_better else min
+    first = choose(here, key=here.__getitem__, default="")
+    if not first or found[first].at_least or all(of.too_early(name, case, label) for label in here):
+        first = "–"
     wanted = int(of.experiment.settings_of(case)["run.rounds"])
     return (
         page.rounds_text(min(compared), max(compared) if measure.at_least else min(compared), wanted),
-        choose(here, key=here.__getitem__, default="–"),
+        first,
         choose(paper, key=paper.__getitem__, default="–"),
     )
 

@@ -30,6 +30,10 @@
                                             # `equal = true`: as good as they are; `no_better = true`: not better;
                                             # `mcnemar = true`: by McNemar's test on the answers of the final models
 
+    [judged_from]                           # where the paper prints no figures: the accuracy in percent below which
+    value = 40                              # runs with fewer rounds decide nothing
+    source = "half of Table 3"
+
     [fast]                                  # a short version, for two cores
     "run.rounds" = 20
 
@@ -122,6 +126,7 @@ class Experiment:
     figures: tuple[Figures, ...]
     claims: tuple[Claim, ...]
     fast: Mapping[str, Any]  # by section.key, and `seeds`, `cases`, `algorithms`
+    judged_from: Setting | None = None  # an accuracy in percent, below which runs that were cut decide nothing
     runs_of: str = ""  # another experiment whose runs are looked at
     remarks: tuple[str, ...] = field(default=())
 
@@ -173,9 +178,10 @@ def read(name: str, text: str) -> Experiment:
 
 
 def _read(name: str, given: Mapping[str, Any]) -> Experiment:
-    known = ("paper", "table", "title", "remarks", "runs_of", "seeds", *SECTIONS, "algorithms", "cases", "tuning")
+    about = ("paper", "table", "title", "remarks", "runs_of", "seeds", "judged_from")
+    known = (*about, *SECTIONS, "algorithms", "cases", "tuning", "figures", "claims", "fast")
     for key in given:
-        if key not in (*known, "figures", "claims", "fast"):
+        if key not in known:
             raise ValueError(f"unknown key {check.shown(key)}{check.nearest(key, known)}")
     settings = {
         f"{section}.{key}": _setting(key, one) for section in SECTIONS for key, one in given.get(section, {}).items()
@@ -197,6 +203,7 @@ def _read(name: str, given: Mapping[str, Any]) -> Experiment:
         figures=(),
         claims=(),
         fast=given.get("fast", {}),
+        judged_from=_setting("judged_from", given["judged_from"]) if "judged_from" in given else None,
         runs_of=given.get("runs_of", ""),
         remarks=tuple(given.get("remarks", ())),
     )

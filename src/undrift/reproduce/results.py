@@ -146,15 +146,20 @@ class Results:
         """Whether an algorithm cannot be judged yet: cut before it had half of the paper's figure, or all seeds failed.
 
         Who is ahead near chance level says little about who will be. Where the paper prints no figure of it, the lowest
-        of the others counts.
+        of the others counts, and where it prints none at all, the accuracy from which the experiment is judged.
         """
         paper, kind = self.printed(measure).get(case, {}), measure_named(measure)
-        if not paper or not (kind.percent and kind.higher_is_better):
-            return False
-        figure = paper[label] if label in paper else min(paper.values(), key=lambda each: each.value)
         rounds = self.rounds_of(case).get(label, 0)
         cut = rounds < self.experiment.settings_of(case)["run.rounds"]
-        return cut and not self.values(case, label, measure, rounds).mean >= figure.value / 2
+        if paper and kind.percent and kind.higher_is_better:
+            figure = paper[label] if label in paper else min(paper.values(), key=lambda each: each.value)
+            return cut and not self.values(case, label, measure, rounds).mean >= figure.value / 2
+        if self.experiment.judged_from is None or kind.at_least:
+            return False
+        return (
+            cut
+            and not self.values(case, label, "mean of last rounds", rounds).mean >= self.experiment.judged_from.value
+        )
 
     def labels(self, case: str) -> list[str]:
         return list(dict.fromkeys(record.label for record in self.records[case]))
