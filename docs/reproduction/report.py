@@ -22,6 +22,7 @@ from undrift.reproduce.experiment import Claim, Experiment, find, names
 from undrift.reproduce.measures import measure_named
 from undrift.reproduce.results import Results
 from undrift.reproduce.verdicts import Outcome, Pair, pairs, verdicts
+from undrift.statistics.seeds import paired
 
 HOME = Path(__file__).parent
 RESULTS = HOME / "results"
@@ -66,8 +67,9 @@ def filled(text: str, there: Sequence[Results]) -> str:
 def figure(asked: str, there: Sequence[Results]) -> str:
     """The mean over seeds, or for the measure ``rounds`` how many were run.
 
-    Of ``A - B``, how much larger the first is after the rounds that both have; of ``spread of A``, the standard
-    deviation over seeds; of ``paper A``, what the paper prints. Where the experiment has no cases, none is given.
+    Of ``A - B``, how much larger the first is after the rounds that both have, and of ``interval of A - B`` the 95 %
+    interval over seeds; of ``spread of A``, the standard deviation; of ``paper A``, what the paper prints. Where the
+    experiment has no cases, none is given.
     """
     name, *cases, label, measure = (part.strip() for part in asked.split("|"))
     of, case = next(each for each in there if each.experiment.name == name), cases[0] if cases else ""
@@ -80,18 +82,25 @@ def figure(asked: str, there: Sequence[Results]) -> str:
         return f"{printed[case][label.removeprefix('paper ')].value:.{kind.digits}f}"
     if label.startswith("spread of "):
         return f"{of.values(case, label.removeprefix('spread of '), measure).spread:.{kind.digits}f}"
-    labels = label.split(" - ")
+    labels = label.removeprefix("interval of ").split(" - ")
     count = None if kind.at_least else min(rounds[each] for each in labels)
     runs = [of.values(case, each, measure, count).values for each in labels]
     seeds = set.intersection(*({*each} for each in runs))
     first, *second = (sum(each[seed] for seed in seeds) / len(seeds) for each in runs)
     digits = min(kind.digits, 1)
+    if label.startswith("interval of "):
+        low, high = paired(*([each[seed] for seed in sorted(seeds)] for each in runs)).interval
+        return " to ".join(f"{round(each, digits) + 0.0:+.{digits}f}" for each in (low, high))
     return f"{round(first - sum(second), digits) + 0.0:.{digits}f}"  # without the sign of a zero
 
 
 def experiment_page(of: Results) -> str:
     home = next(name for name, about in PAPERS.items() if about["paper"] == of.experiment.paper)
-    others = f"All claims of the paper, and what differed: [{of.experiment.paper}]({home}.md)"
+    others = (
+        f"All claims of the paper, and what differed: [{of.experiment.paper}]({home}.md). How verdicts are made: "
+        f"[do the cures work?](index.md#verdicts) Run it: `undrift reproduce {of.experiment.name}`; the runs shown "
+        f"here are in `docs/reproduction/results/{of.experiment.folder}`."
+    )
     data = ", ".join(ABOUT["copies"][name] for name in of.experiment.data_sets if name in ABOUT["copies"])
     return f"{page.markdown(of, picture(of), data).rstrip()}\n\n{others}\n"
 
@@ -234,7 +243,8 @@ def paper_page(name: str, there: Sequence[Results]) -> str:
         if each.name in run
         for one in verdicts(run[each.name])
     ]
-    lines = [f"# {paper}", "", "How verdicts are made: [do the cures work?](index.md)", "", "## Claims", ""]
+    lines = [f"# {paper}", "", PAPERS[name]["reference"], ""]
+    lines += ["How verdicts are made: [do the cures work?](index.md#verdicts)", "", "## Claims", ""]
     lines += [table(["experiment", "claim", "verdict", "rounds", "seeds", "why"], judged)]
     lines += ["## What differed", "", *(f"* {filled(each, there)}" for each in PAPERS[name]["differences"]), ""]
     left = [

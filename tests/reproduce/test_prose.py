@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from undrift.reporting.record import Record
 from undrift.reporting.wording import NBSP
 from undrift.reproduce import stored
 from undrift.reproduce.experiment import find
 from undrift.reproduce.results import Results
+from undrift.reproduce.verdicts import pairs
 from undrift.statistics.seeds import paired
 
 HOME = Path(__file__).parents[2] / "docs" / "reproduction"
@@ -31,6 +33,10 @@ def test_prose_has_its_figures_from_the_results() -> None:
         there[1].values("", "λ = 1", "best"),
     )
     assert report["filled"](text, there) == f"{best.mean:.1f} % after {there[1].rounds('')}"
+    pairs_of_runs = [[100 * run.history.accuracy.max() for run in each] for each in runs]
+    low, high = stats.ttest_rel(*pairs_of_runs).confidence_interval(0.95)
+    text = "{feddpc-table2 | α = 0.2 | interval of FedDPC - FedCM | best}"
+    assert report["filled"](text, there) == f"{low:+.1f} to {high:+.1f}"
     deviation = np.std(list(best.values.values()), ddof=1)
     assert report["filled"]("{feddpc-fig7 | spread of λ = 1 | best}", there) == f"{deviation:.2f}"
     # Of two with different rounds, what they have after those of the shorter one.
@@ -77,6 +83,21 @@ def test_orders_that_the_prose_names_are_those_of_the_results(
     rounds = found.rounds_of(case)
     means = {each: found.values(case, each, measure, min(rounds.values())).mean for each in rounds}
     assert sorted(means, key=means.__getitem__, reverse=True)[: len(first)] == first
+
+
+def test_fedhbm_is_ahead_of_all_but_feddyn_by_more_than_chance() -> None:
+    found = stored.read(HOME / "results" / "fedhbm-table3")
+    claim = next(each for each in found.experiment.claims if each.cases == ("non-IID",))
+    compared = pairs(found, claim)
+    assert {pair.other for pair in compared if not pair.low > 0} == {"FedDyn"}
+    assert all(pair.lead > 0 for pair in compared)
+
+
+def test_fsvrg_with_several_models_is_ahead_of_all_but_mimesvrg_on_cifar10() -> None:
+    found = stored.read(HOME / "results" / "fsvrg-cifar10")
+    for first in ("MA-FSVRG", "GA-FSVRG"):
+        claim = next(each for each in found.experiment.claims if each.better == first and len(each.than) > 1)
+        assert {pair.other for pair in pairs(found, claim) if not pair.low > 0} == {"MimeSVRG"}
 
 
 @pytest.mark.parametrize("data", ["fmnist", "mnist", "cifar10"])

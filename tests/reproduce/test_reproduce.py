@@ -300,7 +300,7 @@ class TestVerdicts:
         uneven = results(tiny, one=records(A=[0.9, 0.5, 0.5], B=[0.8]))
         (found,) = verdicts(uneven)
         assert found.reason.startswith("A against B (one): +10.0\u00a0points; one seed: ")
-        assert page.conditions(uneven) == ["one: 2\u00a0rounds of 4, 3\u00a0seeds (B\u00a01)"]
+        assert page.conditions(uneven)[0] == "one: 2\u00a0rounds of 4, 3\u00a0seeds (B\u00a01)"
 
     def test_of_what_was_not_run(self, tiny: Experiment) -> None:
         assert self.outcome(tiny, one=records(B=[0.8])) is Outcome.UNDECIDED
@@ -316,6 +316,16 @@ class TestVerdicts:
         assert page.conditions(both) == ["2\u00a0rounds of 4, 1\u00a0seed, not run: B"]
         apart = results(tiny, one=records(A=[0.8]), two=records(A=[0.8, 0.8]))
         assert [line.partition(":")[0] for line in page.conditions(apart)] == ["one", "two"]
+
+    def test_conditions_say_how_often_algorithms_were_evaluated_and_what_was_not_run(self, tiny: Experiment) -> None:
+        every = history(0.1, 0.2, 0.3, 0.4, 0.5)
+        often = [Record(label, 0, every, {}, {}) for label in "AB"]
+        seldom = Record("B", 0, every.assign(accuracy=[0.1, math.nan, 0.3, math.nan, 0.5]), {}, {})
+        assert page.conditions(results(tiny, one=often)) == ["one: 5\u00a0rounds, 1\u00a0seed", "not run: two"]
+        both = page.conditions(results(tiny, one=[often[0], seldom], two=often))
+        assert both[0] == "one: 5\u00a0rounds, 1\u00a0seed, evaluated every round (B every 2)"
+        failed = Record("A", 0, history(0.1, math.nan, diverged=True), {}, {})
+        assert "evaluated every 2" in page.conditions(results(tiny, one=[failed, seldom]))[0]
 
     def test_fewer_rounds_are_better(self, tiny: Experiment) -> None:
         text = TINY.replace('measure = "best"\nbetter', 'measure = "rounds to 70 %"\nbetter')
@@ -340,7 +350,7 @@ class TestVerdicts:
         uneven = results(tiny, one=[*long, *short])
         (found,) = verdicts(uneven)
         assert found.outcome is Outcome.NOT
-        assert page.conditions(uneven) == ["one: 2 to 3\u00a0rounds of 4, 2\u00a0seeds"]
+        assert page.conditions(uneven)[0] == "one: 2 to 3\u00a0rounds of 4, 2\u00a0seeds"
         assert [row[1:3] for row in page.table(uneven, "best")] == [
             ["algorithm", "rounds run"],
             ["A", "3 of 4"],
@@ -397,6 +407,21 @@ class TestVerdicts:
         theirs = [Record("B", seed, history(0.1, last, last), {}, {}) for seed, last in enumerate([0.8, 0.1])]
         (found,) = verdicts(results(read("tiny", text), one=[*mine, *theirs]))
         assert found[1:] == (Outcome.UNDECIDED, "the rounds that were run do not decide it")
+
+    def test_runs_that_were_evaluated_more_often_have_no_advantage(self) -> None:
+        """B is best in a round in which A was not evaluated, and A's accuracies are a little better in all others."""
+        text = TINY.replace('better = "A"', 'better = "A"\ncases = ["one"]')
+        theirs = [Record("B", seed, history(0.1, 0.9, 0.5 + seed / 100, 0.6), {}, {}) for seed in range(3)]
+        mine = [Record("A", seed, history(0.2, math.nan, 0.6, 0.7 + seed / 100), {}, {}) for seed in range(3)]
+        (found,) = verdicts(results(read("tiny", text), one=[*mine, *theirs]))
+        assert found[1:] == (Outcome.REPRODUCED, "A against B: +11.0\u00a0points, 95\u00a0% interval +8.5 to +13.5")
+        longer = [
+            each._replace(history=history(*each.history.accuracy, 0.95)) for each in theirs
+        ]  # what comes after all rounds of A is not looked at
+        assert verdicts(results(read("tiny", text), one=[*mine, *longer]))[0] == found
+        sooner = text.replace('measure = "best"\nbetter', 'measure = "rounds to 70 %"\nbetter')
+        (found,) = verdicts(results(read("tiny", sooner), one=[*mine, *longer]))
+        assert found.reason.startswith("A against B: -1.0\u00a0rounds")
 
     def test_where_the_paper_prints_no_figures(self) -> None:
         text = TINY[: TINY.index("[[figures]]")] + TINY[TINY.index("[[claims]]") :]

@@ -27,6 +27,7 @@ class Measure(NamedTuple):
     digits: int = 2  # that are shown
     needs_predictions: bool = False  # of the final model; what is stored without them has a column of its name
     at_least: Callable[[Record], float] | None = None  # what a run without a value would have at least
+    of_every_look: bool = False  # better for a run that was evaluated more often
 
 
 def _best(run: Record) -> float:
@@ -103,7 +104,7 @@ def _one_more_round(run: Record) -> float:
 
 
 MEASURES = {
-    "best": Measure("Best accuracy", _best),
+    "best": Measure("Best accuracy", _best, of_every_look=True),
     "best round": Measure("Round of the best accuracy", _best_round, higher_is_better=False, percent=False, digits=0),
     "last": Measure("Final accuracy", _last),
     "mean of last rounds": Measure(f"Mean accuracy of {LAST_ROUNDS}", _mean_last),
@@ -157,7 +158,9 @@ def measure_named(name: str) -> Measure:
     if target := re.fullmatch(r"rounds to ([\d.]+) %", name):
         percent = float(target[1])
         reached = _rounds_to(percent / 100)
-        return Measure(f"Rounds to {percent:g} %", reached, False, False, digits=0, at_least=_one_more_round)
+        return Measure(
+            f"Rounds to {percent:g} %", reached, False, False, 0, at_least=_one_more_round, of_every_look=True
+        )
     if sets := re.fullmatch(r"(set size|coverage) at (\d+) %", name):
         level, at = int(sets[2]) / 100, f"at level {int(sets[2])} %"
         if sets[1] == "coverage":

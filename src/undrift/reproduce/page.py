@@ -100,13 +100,25 @@ def conditions(results: Results) -> list[str]:
         line = f"{cut}, {count_text(seeds, 'seed')}"
         if fewer := [f"{label}{NBSP}{count}" for label, count in results.seeds_of(case).items() if count < seeds]:
             line += f" ({', '.join(fewer)})"
-        if (every := results.evaluated_every(case)) > 1:
-            line += f", evaluated every {every}{NBSP}rounds"
+        line += _evaluated(results.intervals_of(case))
         missing = [each.label for each in experiment.entries if each.label not in results.labels(case)]
         if missing:
             line += f", not run: {', '.join(missing)}"
         lines[case] = line
-    return _by_case(lines, experiment.cases)
+    left = [case for case in experiment.cases if case not in results.records]
+    return _by_case(lines, experiment.cases) + [f"not run: {', '.join(left)}"] * bool(left)
+
+
+def _evaluated(intervals: Mapping[str, int]) -> str:
+    """Every how many rounds, where these are not all; of algorithms that differ from most, with their names."""
+    (common, _), *others = Counter(intervals.values()).most_common() or [(1, 0)]
+    if common == 1 and not others:
+        return ""
+    named = [
+        f"{', '.join(label for label, each in intervals.items() if each == every)} every {every}" for every, _ in others
+    ]
+    most = "round" if common == 1 else f"{common}{NBSP}rounds"
+    return f", evaluated every {most}" + f" ({'; '.join(named)})" * bool(named)
 
 
 def markdown(results: Results, picture: str = "", data: str = "") -> str:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from undrift.reporting.record import Record
 from undrift.reproduce.experiment import Experiment, Figure
@@ -111,9 +112,14 @@ class Results:
         return found
 
     def evaluated_every(self, case: str) -> int:
-        """Rounds."""
-        evaluated = self.records[case][0].history.dropna(subset="accuracy")["round"]
-        return round(evaluated.diff().median()) if len(evaluated) > 1 else 1
+        """Rounds, at most, of an algorithm."""
+        return max(self.intervals_of(case).values(), default=1)
+
+    def intervals_of(self, case: str) -> dict[str, int]:
+        """Every how many rounds algorithms were evaluated whose runs did not all fail: the seed that was the least."""
+        return {
+            label: max(_interval(record) for record in runs) for (of, label), runs in self._sound.items() if of == case
+        }
 
     def seeds(self, case: str) -> int:
         """At most, of an algorithm."""
@@ -200,6 +206,33 @@ def first_rounds(record: Record, count: int) -> Record:
     """The same run, which did not fail, ended earlier."""
     kept = record.history["round"] <= count
     return record if kept.all() else record._replace(history=record.history[kept])
+
+
+def _interval(record: Record) -> int:
+    evaluated = _evaluated(record)
+    return round(evaluated.diff().median()) if len(evaluated) > 1 else 1
+
+
+def _evaluated(record: Record) -> pd.Series[int]:
+    rounds: pd.Series[int] = record.history["round"][record.history.accuracy.notna()]
+    return rounds
+
+
+def seen_together(records: Sequence[Record]) -> list[Record]:
+    """The same runs without accuracies of rounds, as long as all of them last, in which some were not evaluated.
+
+    The best of few evaluations is less than that of many, and a target is seen later.
+    """
+    end = shared_rounds(records)
+    evaluated = [{*_evaluated(record)} for record in records]
+    common = set.intersection(*evaluated)
+    if all(each <= common for each in ({at for at in rounds if at <= end} for rounds in evaluated)):
+        return list(records)
+    kept = [record.history["round"].isin(common) | (record.history["round"] > end) for record in records]
+    return [
+        record._replace(history=record.history.assign(accuracy=record.history.accuracy.where(rows)))
+        for record, rows in zip(records, kept, strict=True)
+    ]
 
 
 def correct_answers(records: Mapping[str, Sequence[Record]]) -> dict[tuple[str, str], Correct]:

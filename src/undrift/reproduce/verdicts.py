@@ -12,7 +12,7 @@ from undrift.reporting.record import Record
 from undrift.reporting.wording import NBSP, count_text, list_text
 from undrift.reproduce.experiment import Claim
 from undrift.reproduce.measures import Measure, measure_named
-from undrift.reproduce.results import Correct, Results, first_rounds, shared_rounds
+from undrift.reproduce.results import Correct, Results, first_rounds, seen_together, shared_rounds
 from undrift.statistics.predictions import Array
 from undrift.statistics.samples import Answers, mcnemar
 from undrift.statistics.seeds import holm, paired
@@ -224,6 +224,9 @@ def _pair(case: str, other: str, mine: Sequence[Record], theirs: Sequence[Record
         return Pair(case, other, -np.inf, decided=bool(theirs))
     if not theirs:
         return Pair(case, other, np.inf, decided=any(np.isfinite(measure.of(run)) for run in mine))
+    if measure.of_every_look:
+        together = seen_together([*mine, *theirs])
+        mine, theirs = together[: len(mine)], together[len(mine) :]
     own, others = (
         _until_target(mine, theirs, measure) if measure.at_least else _after_same_rounds(mine, theirs, measure)
     )
