@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+from functools import partial
 from pathlib import Path
 
 import matplotlib
@@ -35,8 +36,8 @@ def test_what_is_stored_is_known() -> None:
 
 
 @pytest.mark.parametrize("form", ["FedAvg", "MA-FSVRG, by default"])
-def test_a_reading_is_measured_at_every_rate_with_every_seed(form: str) -> None:
-    SCRIPT["TASKS"]["tiny"] = SCRIPT["Task"]("digits", "softmax", 10, 5)
+def test_a_reading_is_measured_at_every_rate_with_every_seed(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SCRIPT["TASKS"], "tiny", SCRIPT["Task"]("digits", "softmax", 10, 5))
     rows = SCRIPT["measure"](SCRIPT["Job"]("tiny", form, FORMS[form], "cpu"))
     assert list(rows) == SCRIPT["COLUMNS"]
     assert sorted(zip(rows.lr, rows.seed, strict=True)) == [(lr, seed) for lr in SCRIPT["RATES"] for seed in range(3)]
@@ -80,6 +81,31 @@ def test_times_of_all_algorithms_are_stored_and_measured_in_turns() -> None:
     assert rows.ratio.item() > 0
 
 
+def test_times_are_kept_as_soon_as_a_part_is_measured(tmp_path: Path) -> None:
+    """A part replaces what was measured of the same clients on the same device."""
+    keep, file = runpy.run_path(str(HOME / "times.py"))["keep"], tmp_path / "times.csv"
+
+    def row(device: str, clients: str, ratio: float) -> pd.DataFrame:
+        return pd.DataFrame([[device, clients, "mime", ratio]], columns=measured.TIME_COLUMNS)
+
+    for each in (row("cpu", "10 %", 1.0), row("cpu", "all", 2.0), row("cuda", "all", 3.0), row("cpu", "all", 4.0)):
+        keep(each, file)
+    assert list(pd.read_csv(file).itertuples(index=False, name=None)) == [
+        ("cpu", "10 %", "mime", 1.0),
+        ("cuda", "all", "mime", 3.0),
+        ("cpu", "all", "mime", 4.0),
+    ]
+
+
+def test_a_setting_that_diverges_at_once_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = ud.data.load("digits", partition="iid", clients=4)
+    diverges = partial(ud.simulate, "fedprox(mu=1e17)", "softmax", data, rounds=2, cohort="all", steps=9, lr=1e17)
+    monkeypatch.setattr(ud.data, "load", lambda *_, **__: data)
+    monkeypatch.setattr(ud, "simulate", lambda *_, **__: diverges())
+    found = runpy.run_path(str(HOME / "stability.py"))["measure"](("mime", 1000))
+    assert found.to_dict("records") == [{"setting": "mime", "planned": 1000, "end": "diverged in round 1"}]
+
+
 def test_every_experiment_is_on_the_page_of_its_paper() -> None:
     report = runpy.run_path(str(HOME / "report.py"))
     texts = {name: (HOME / f"{name}.md").read_text("utf-8") for name in report["PAPERS"]}
@@ -95,16 +121,20 @@ def test_curves_of_experiments_are_up_to_date() -> None:
     """Every point is computed and drawn again; what else is in the files depends on the version of matplotlib."""
     number, identifier = re.compile(r"-?\d+\.?\d*"), re.compile(r"\b[mp][0-9a-f]{10}\b")
     drawn = {path: each.decode() for path, each in runpy.run_path(str(HOME / "report.py"))["pictures"]().items()}
-    assert drawn
+    compared = []
     for path, new in drawn.items():
         stored, text = (identifier.sub("", each) for each in (path.read_text("utf-8"), new))
         assert len(stored) < 100_000
         if f"Matplotlib v{matplotlib.__version__}," not in stored:
-            pytest.skip(f"{path.name} was drawn by another version of matplotlib")
+            continue
+        compared.append(path.name)
         message = f"make reproduction-report draws another {path.name}"
         assert number.sub("", stored) == number.sub("", text), message
         found, wanted = (np.array(number.findall(each), float) for each in (stored, text))
         np.testing.assert_allclose(found, wanted, atol=0.01, rtol=0, err_msg=message)
+    assert drawn
+    if not compared:
+        pytest.skip("all curves were drawn by another version of matplotlib")
 
 
 @pytest.mark.parametrize(
@@ -129,10 +159,13 @@ def test_advice_by_situation_is_that_of_the_table_of_all_algorithms(situation: s
     assert advice == names(HOME / "grand.md", f"**{sentence}")
 
 
-def test_the_table_of_all_algorithms_chooses_by_held_out_samples(tmp_path: Path) -> None:
+def test_the_table_of_all_algorithms_chooses_by_held_out_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     grand = runpy.run_path(str(HOME / "grand.py"))
     assert len(grand["TASKS"]) == 16
-    grand["TASKS"]["tiny"] = task = grand["Task"]("digits", "softmax", "dirichlet:1", 20, 2)
+    task = grand["Task"]("digits", "softmax", "dirichlet:1", 20, 2)
+    monkeypatch.setitem(grand["TASKS"], "tiny", task)
     held, count = grand["federation"](task, 0)
     whole = ud.data.load("digits", partition="dirichlet:1", clients=20)
     assert count + held.sizes.sum() == whole.sizes.sum()

@@ -89,7 +89,7 @@ def parts(line: str, place: dict[str, str], runs: Path, results: Path, until: fl
     for case, label in take_over(experiment, results):
         print(f"{name} {case} {label}: from another experiment", flush=True)
     home = results / name
-    there = stored.read(home) if home.exists() else None
+    there = stored.read(home) if stored.exists(home) else None
     return [
         Part(name, case, label, given.seeds, given.rounds, place, runs, until)
         for case in chosen.cases
@@ -112,7 +112,7 @@ def _rounds(results: Results, case: str, label: str) -> float:
 
 def keep(part: Part, home: Path) -> str:
     """Adds what was measured to the stored results, or says why not."""
-    if home.exists():
+    if stored.exists(home):
         before, now = stored.read(home), stored.read(part.home)
         rounds, seeds = _rounds(before, part.case, part.label), len(before.runs(part.case, part.label))
         if rounds < math.inf and not _has(now, part.case, part.label, seeds, int(rounds)):

@@ -173,7 +173,8 @@ def measure(job: tuple[str, int]) -> pd.DataFrame:
         )
     except ud.DivergenceError as error:
         end = f"diverged in round {error.round}"
-    return pd.DataFrame(rows).assign(end=end)
+    # One that diverged at once was never looked at.
+    return pd.DataFrame(rows or [{"setting": name, "planned": rounds}]).assign(end=end)
 
 
 def main() -> None:

@@ -42,6 +42,14 @@ def test_runs_that_failed_are_no_part_of_a_curve() -> None:
     assert b"FedCM" not in drawn
 
 
+def test_all_runs_may_have_failed_before_they_were_evaluated() -> None:
+    failed = run("FedDPC", [np.nan])
+    failed.history["diverged"] = True
+    found = Results(find("feddpc-table2"), {"": [failed]}, {}, fast=False)
+    assert b"Test accuracy" in curves.svg(found)
+    assert curves.window_rounds(found) == 1
+
+
 def test_names_are_kept_apart_and_where_they_belong() -> None:
     assert curves._spread_out([0.1, 0.5], 0.1) == pytest.approx([0.1, 0.5])
     assert curves._spread_out([0.5, 0.5, 0.5], 0.1) == pytest.approx([0.4, 0.5, 0.6])

@@ -14,8 +14,9 @@ from undrift import data, models
 from undrift.algorithms.text import parse
 from undrift.cli.config import resolve
 from undrift.data.partition import parse as parse_partition
-from undrift.reproduce.experiment import Experiment, find, names
+from undrift.reproduce.experiment import Experiment, find, names, read
 from undrift.simulation import arguments
+from undrift.storage.comparison import folders_of
 from undrift.tuning.presets import PRESETS
 
 TABLES = Path(__file__).parents[3] / "shared" / "papers" / "tables"
@@ -67,6 +68,60 @@ def test_would_run(name: str) -> None:
     labels = {each.label for each in experiment.entries}
     assert set(experiment.fast.get("algorithms", ())) <= labels
     assert set(experiment.fast.get("cases", ())) <= set(experiment.cases)
+
+
+PLAIN = """
+paper = "A paper"
+table = "Table 1"
+title = "An experiment"
+[seeds]
+value = 2
+note = "not given"
+[algorithms]
+FedAvg = { run = "fedavg", note = "" }
+[tuning]
+grid = { value = "feddpc", source = "§5" }
+seeds = 1
+[[figures]]
+measure = "best"
+values = { FedAvg = 70 }
+[fast]
+seeds = 1
+"""
+
+
+def test_experiments_are_read() -> None:
+    found = read("plain", PLAIN)
+    assert (found.seeds.value, found.tuning and found.tuning.seeds, found.fast) == (2, 1, {"seeds": 1})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("value = 2", "value = 0", "seeds must be a positive whole number, got 0"),
+        ("value = 2", "value = true", "seeds must be a positive whole number, got True"),
+        ("value = 2", 'value = "2"', "seeds must be a positive whole number, got '2'"),
+        ("value = 2", "value = 2\nvalues = 3", "unknown key of seeds 'values'; did you mean 'value'"),
+        ("[fast]\nseeds = 1", "[fast]\nseeds = 0.5", "seeds must be a positive whole number, got 0.5"),
+        ('run = "fedavg"', 'run = "fedavg", sources = "§1"', "unknown key of FedAvg 'sources'; did you mean 'source'"),
+        ('"§5" }\nseeds', '"§5" }\nround', "unknown key of tuning 'round'; did you mean 'rounds'"),
+        ('"§5" }\nseeds = 1', '"§5" }\nseeds = -1', "seeds of tuning must be a positive whole number, got -1"),
+        ('measure = "best"', 'measure = "best"\nvalue = 1', "unknown key of figures 'value'; did you mean 'values'"),
+    ],
+)
+def test_what_is_wrong_in_an_experiment_is_named(old: str, new: str, message: str) -> None:
+    assert PLAIN.count(old) == 1
+    with pytest.raises(ValueError, match=f"^experiment plain: {message}"):
+        read("plain", PLAIN.replace(old, new))
+
+
+@pytest.mark.parametrize("text", ["[seeds]\nvalue = 2", "[fast]\nseeds = 1", "[judged_from]\nvalue = 40"])
+def test_runs_of_another_experiment_are_as_they_are(text: str) -> None:
+    head = 'paper = "A paper"\ntable = "Table 2"\ntitle = "Rounds"\nruns_of = "feddpc-table2"\n'
+    assert read("other", head).entries == find("feddpc-table2").entries
+    left = text.partition("]")[0].removeprefix("[")
+    with pytest.raises(ValueError, match=f"runs are those of feddpc-table2: leave out {left}$"):
+        read("other", head + text + '\nnote = ""\n')
 
 
 @pytest.mark.parametrize("name", names())
@@ -153,3 +208,10 @@ def number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+@pytest.mark.parametrize("name", names())
+def test_runs_of_every_algorithm_have_a_folder_of_their_own(name: str) -> None:
+    """Also where algorithms are run one at a time, in the same folder."""
+    labels = [each.label for each in find(name).entries]
+    assert len({folders_of([label])[label] for label in labels}) == len(labels)

@@ -110,7 +110,16 @@ def test_claims_that_nothing_differs_or_across_cases() -> None:
 
 
 @pytest.mark.parametrize(
-    ("further", "message"), [("equal = 1", "equal must be true or false"), ('than_case = "iid"', "unknown case")]
+    ("further", "message"),
+    [
+        ("equal = 1", "equal must be true or false"),
+        ('than_case = "iid"', "unknown case"),
+        ("no_beter = true", "unknown key of a claim 'no_beter'; did you mean 'no_better'"),
+        ('than = "FedAvg"', "than must be a list of names, got 'FedAvg'"),
+        ("than = []", r"than must be a list of names, got \[\]"),
+        ('than = ["FedAvg", "FedDPC"]', "than must not name FedDPC, which is better"),
+        ('cases = "IID"', "cases must be a list of names, got 'IID'"),
+    ],
 )
 def test_claims_that_are_refused(further: str, message: Any) -> None:
     with pytest.raises(ValueError, match=message):

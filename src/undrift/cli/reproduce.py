@@ -40,9 +40,13 @@ def reproduce(
 
     Without NAME, the experiments are listed, with their costs on this machine.
 
-    Runs that are in --out already are not repeated: the same command continues what was interrupted.
+    Runs that are in --out already are not repeated: the same command continues what was interrupted, and what --only
+    names is added to what is there.
     """
     if name is None:
+        options = {"--seeds": seeds, "--rounds": rounds, "--only": only or None, "--out": out}
+        if given := [option for option, value in options.items() if value is not None]:
+            raise ValueError(f"{', '.join(given)}: of which experiment? Give its NAME; undrift reproduce lists them")
         _list(fast, as_json)
         return
     from undrift.reproduce import page, stored
@@ -55,12 +59,14 @@ def reproduce(
     chosen = plan(experiment, fast=fast, seeds=seeds, rounds=rounds, only=only)
     home = out or Path("reproduction") / (experiment.folder + ("-fast" if fast else ""))
     written = home / f"{name}.md"
+    stored.check_home(home, experiment, fast=fast)
     try:
         results = run(chosen, home)
     except KeyboardInterrupt as interruption:
         interruption.args = (f"interrupted; the same command continues in {home}",)
         raise
     stored.write(results, home)
+    results = stored.read(home, experiment)  # with those of other algorithms and cases that were run before
     files.replace(written, page.markdown(results, _draw(results, home)).encode())
     if as_json:
         print_json(_plain(results))
@@ -108,15 +114,19 @@ def _plain(results: Results) -> dict[str, object]:
 
     return {
         "experiment": results.experiment.name,
+        "fast": results.fast,
         "figures": {
             measure: [
                 {
                     "case": row.case,
                     "algorithm": row.label,
                     "paper": None if row.paper is None else row.paper.value,
+                    "rounds": results.rounds_of(row.case).get(row.label),
+                    "seeds": list(row.here.values),  # of the values
                     "values": list(row.here.values.values()),
                     "runs": row.here.runs,
                     "failed": row.here.failed,
+                    "not_reached": len(row.here.at_least),
                 }
                 for row in results.table(measure)
             ]

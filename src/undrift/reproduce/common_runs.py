@@ -12,9 +12,9 @@ from undrift.algorithms.text import parse
 from undrift.reproduce import stored
 from undrift.reproduce.experiment import Experiment, find, names
 from undrift.reproduce.results import Chosen
-from undrift.reproduce.stored import Stored
+from undrift.reproduce.stored import Pair, Stored
 
-_FREE = ("run.rounds", "run.eval_every")  # settings in which such runs may differ
+_FREE = ("run.rounds",)  # settings in which such runs may differ
 
 
 class Runs(NamedTuple):
@@ -23,6 +23,10 @@ class Runs(NamedTuple):
     experiment: Experiment
     case: str
     label: str
+
+    @property
+    def pair(self) -> Pair:
+        return self.case, self.label
 
     @property
     def written(self) -> str:
@@ -43,10 +47,10 @@ def take_over(experiment: Experiment, home: Path) -> list[tuple[str, str]]:
     """Add what is missing of an experiment in ``home/NAME`` and was run for others, stored beside it.
 
     That is, seeds of its algorithms in its cases, up to the rounds that it asks for, all of an algorithm in a case from
-    the same device. Returns the cases and labels. Where rates are tuned, runs depend on what was chosen, and none are
-    taken.
+    the same device, and none that ended before those that are there. Returns the cases and labels. Where rates are
+    tuned, runs depend on what was chosen, and none are taken.
     """
-    there = [find(name) for name in names() if (home / name).exists()]
+    there = [find(name) for name in names() if stored.exists(home / name)]
     others = [runs for other in there if other != experiment for runs in _runs(other)]
     return [
         (mine.case, mine.label)
@@ -64,26 +68,41 @@ def _runs(experiment: Experiment) -> Iterator[Runs]:
 def _take(mine: Runs, theirs: Runs, home: Path) -> bool:
     """Whether there was something to take."""
     own, source = home / mine.experiment.name, theirs.among(stored.read_files(home / theirs.experiment.name))
-    known = stored.read_files(own) if own.exists() else None
+    known = stored.read_files(own) if stored.exists(own) else None
     before = source._replace(runs=source.runs[:0], answers={}, environments={}) if known is None else mine.among(known)
-    environment = source.environments[theirs[1:]]
-    if before.environments.get(mine[1:], environment).get("device") != environment.get("device"):
-        return False  # its other seeds are from elsewhere
-    found = source.runs[~source.runs["seed"].isin(before.runs["seed"])].dropna(axis="columns", how="all")
+    wanted = int(mine.experiment.settings_of(mine.case)["run.rounds"])
+    new = ~source.runs["seed"].isin(before.runs["seed"]) & _as_long(source.runs, before.runs, wanted)
+    found = source.runs[new].dropna(axis="columns", how="all")
     if found.empty:
         return False
-    wanted = int(mine.experiment.settings_of(mine.case)["run.rounds"])
+    environment = source.environments[theirs.pair]
+    if not before.runs.empty and before.environments[mine.pair].get("device") != environment.get("device"):
+        return False  # its other seeds are from elsewhere
     cut = found.groupby("seed")["round"].transform("max") > wanted
     final = stored.final_measures(mine.experiment)  # not known of the round where a longer run is cut
     if final and (cut.any() or not set(final) <= set(found)):
         return False
     runs = pd.concat([before.runs, found[found["round"] <= wanted]]).assign(case=mine.case, algorithm=mine.label)
     whole = set(found["seed"][~cut])
-    right = {seed: each for seed, each in source.answers.get(theirs[1:], {}).items() if seed in whole}
-    answers = {mine[1:]: before.answers.get(mine[1:], {}) | right}
+    right = {seed: each for seed, each in source.answers.get(theirs.pair, {}).items() if seed in whole}
+    answers = {mine.pair: before.answers.get(mine.pair, {}) | right}
     chosen = {mine.case: Chosen({mine.label: mine.written}, [])._asdict()}
     about = before.about | {"experiment": mine.experiment.name, "chosen": chosen}
-    part = Stored(about, runs, answers, {mine[1:]: environment})
+    part = Stored(about, runs, answers, {mine.pair: environment})
     own.mkdir(exist_ok=True)
     stored.write_files(part if known is None else stored.merged(known, part), own)
     return True
+
+
+def _as_long(runs: pd.DataFrame, before: pd.DataFrame, wanted: int) -> pd.Series[bool]:
+    """Rows of runs with as many rounds as those that are there, as figures are after the rounds that all have.
+
+    Runs that failed have none after that, and shorten nothing.
+    """
+    rounds, there = (each.groupby("seed")["round"].transform("max") for each in (runs, before))
+    enough = there[~_failed(before)].min() if not _failed(before).all() else 0
+    return (rounds >= min(wanted, enough)) | _failed(runs)
+
+
+def _failed(runs: pd.DataFrame) -> pd.Series[bool]:
+    return runs.groupby("seed")["diverged"].transform("any").astype(bool)

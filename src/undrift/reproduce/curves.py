@@ -135,9 +135,12 @@ def _leave_out_rise(panels: Sequence[Axes]) -> None:
     """The shared scale begins where curves and bands are after their rise, if that at least doubles their distances."""
     drawn = [np.asarray(line.get_xydata()) for axes in panels for line in axes.lines]
     drawn += [np.asarray(path.vertices) for axes in panels for band in axes.collections for path in band.get_paths()]
-    late = np.concatenate([points[points[:, 0] > _RISE * points[:, 0].max(), 1] for points in drawn if len(points)])
+    late = [points[points[:, 0] > _RISE * points[:, 0].max(), 1] for points in drawn if len(points)]
+    heights = np.concatenate([*late, []])
+    if np.isnan(heights).all():  # all runs failed before they were evaluated
+        return
     low, high = panels[0].get_ylim()
-    begin, end = np.nanmin(late), np.nanmax(late)
+    begin, end = np.nanmin(heights), np.nanmax(heights)
     if end - begin < (high - low) / 2:
         panels[0].set_ylim(begin - 0.05 * (end - begin), end + 0.05 * (end - begin))
 

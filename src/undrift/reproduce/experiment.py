@@ -178,11 +178,9 @@ def read(name: str, text: str) -> Experiment:
 
 
 def _read(name: str, given: Mapping[str, Any]) -> Experiment:
-    about = ("paper", "table", "title", "remarks", "runs_of", "seeds", "judged_from")
-    known = (*about, *SECTIONS, "algorithms", "cases", "tuning", "figures", "claims", "fast")
-    for key in given:
-        if key not in known:
-            raise ValueError(f"unknown key {check.shown(key)}{check.nearest(key, known)}")
+    about = ("paper", "table", "title", "remarks", "runs_of")
+    looks = (*about, "figures", "claims")  # at runs
+    _check_known("key", given, (*looks, *SECTIONS, "seeds", "judged_from", "algorithms", "cases", "tuning", "fast"))
     settings = {
         f"{section}.{key}": _setting(key, one) for section in SECTIONS for key, one in given.get(section, {}).items()
     }
@@ -190,6 +188,8 @@ def _read(name: str, given: Mapping[str, Any]) -> Experiment:
         case: {key: _setting(key, one) for key, one in own.items()} for case, own in given.get("cases", {}).items()
     }
     entries = tuple(_entry(label, one) for label, one in given.get("algorithms", {}).items())
+    for seeds in (given.get("seeds", {}).get("value", 1), given.get("fast", {}).get("seeds", 1)):
+        _check_count("seeds", seeds)
     own = Experiment(
         name=name,
         paper=given["paper"],
@@ -208,10 +208,9 @@ def _read(name: str, given: Mapping[str, Any]) -> Experiment:
         remarks=tuple(given.get("remarks", ())),
     )
     if own.runs_of:
-        if settings or cases or entries or own.tuning:
-            raise ValueError(f"runs are those of {own.runs_of}: leave out settings, cases, algorithms and tuning")
-        named = ("name", "paper", "table", "title", "runs_of", "remarks")
-        own = replace(find(own.runs_of), **{key: getattr(own, key) for key in named})
+        if of_runs := [key for key in given if key not in looks]:
+            raise ValueError(f"runs are those of {own.runs_of}: leave out {', '.join(of_runs)}")
+        own = replace(find(own.runs_of), **{key: getattr(own, key) for key in ("name", *about)})
     figures = tuple(_figures(one, own) for one in given.get("figures", ()))
     claims = tuple(_claim(one, own) for one in given.get("claims", ()))
     return replace(own, figures=figures, claims=claims)
@@ -220,21 +219,27 @@ def _read(name: str, given: Mapping[str, Any]) -> Experiment:
 def _setting(key: str, given: Any) -> Setting:
     if not isinstance(given, dict) or "value" not in given or not {"source", "note"} & given.keys():
         raise ValueError(f"{key} must have a value, and a source in the paper or a note, got {check.shown(given)}")
+    _check_known(f"key of {key}", given, Setting._fields)
     return Setting(**given)
 
 
 def _entry(label: str, given: Mapping[str, Any]) -> Entry:
     if "run" not in given or not {"source", "note"} & given.keys():
         raise ValueError(f"{label} must have run, and a source in the paper or a note, got {check.shown(given)}")
+    _check_known(f"key of {label}", given, ("run", "source", "note"))
     return Entry(**{"label": label, "source": "", "note": "", **given})
 
 
 def _tuning(given: Mapping[str, Any]) -> Tuning:
+    _check_known("key of tuning", given, Tuning.__dataclass_fields__)
     plain: dict[str, Any] = {"rounds": None, "seeds": 1, "budget": None}
+    for key in plain.keys() & given.keys():
+        _check_count(f"{key} of tuning", given[key])
     return Tuning(**{**plain, **given, "grid": _setting("grid", given["grid"])})
 
 
 def _figures(given: Mapping[str, Any], of: Experiment) -> Figures:
+    _check_known("key of figures", given, ("measure", "values"))
     measure_named(given["measure"])
     values = given["values"] if of.cases.keys() != {""} else {"": given["values"]}
     _check_known("case", values, of.cases)
@@ -250,13 +255,19 @@ def _figure(given: Any) -> Figure:
 
 
 def _claim(given: Mapping[str, Any], of: Experiment) -> Claim:
+    _check_known("key of a claim", given, Claim.__dataclass_fields__)
+    for key in {"than", "cases"} & given.keys():
+        if not isinstance(given[key], list) or not given[key]:
+            raise ValueError(f"{key} must be a list of names, got {check.shown(given[key])}")
     measure_named(given["measure"])
     labels = [each.label for each in of.entries]
     than_case = given.get("than_case", "")
     others = (given["better"],) if than_case else tuple(label for label in labels if label != given["better"])
-    than = tuple(given.get("than") or others)
+    than = tuple(given.get("than", others))
     _check_known("algorithm", [given["better"], *than], labels)
-    cases = tuple(given.get("cases") or of.cases)
+    if given["better"] in than and not than_case:
+        raise ValueError(f"than must not name {given['better']}, which is better, unless than_case names another case")
+    cases = tuple(given.get("cases", of.cases))
     _check_known("case", [*cases, *filter(None, [than_case])], of.cases)
     switches = {key: given.get(key, False) for key in ("equal", "no_better", "mcnemar")}
     for key, value in switches.items():
@@ -265,6 +276,11 @@ def _claim(given: Mapping[str, Any], of: Experiment) -> Claim:
     if switches["equal"] and switches["no_better"]:
         raise ValueError("equal and no_better are different claims: leave one out")
     return Claim(given["text"], given["measure"], given["better"], than, cases, than_case=than_case, **switches)
+
+
+def _check_count(what: str, value: Any) -> None:
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{what} must be a positive whole number, got {check.shown(value)}")
 
 
 def _check_known(what: str, found: Any, known: Any) -> None:

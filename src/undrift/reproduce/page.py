@@ -138,7 +138,8 @@ def markdown(results: Results, picture: str = "", data: str = "") -> str:
     lines += ["", f"Runs: {'; '.join(conditions(results))}.{_machine(results)}", ""]
     lines += [f"* {remark}" for remark in experiment.remarks]
     lines += ["", "## Algorithms", "", *_algorithms(results), *_tuning(results)]
-    lines += ["", "## Settings", "", *_settings(results)]
+    lines += ["", "## Settings", "", "Of the experiment; which rounds and seeds were run is said above.", ""]
+    lines += _settings(results)
     return "\n".join(lines) + "\n"
 
 

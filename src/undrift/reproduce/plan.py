@@ -65,12 +65,16 @@ def plan(
     short = experiment.fast if fast else {}
     algorithms = short.get("algorithms") or {each.label: each.run for each in experiment.entries}
     cases = tuple(short.get("cases") or experiment.cases)
-    chosen = listed(only, [*algorithms, *cases])
+    known, whole = [*algorithms, *cases], [*(each.label for each in experiment.entries), *experiment.cases]
+    chosen = listed(only, known)
+    if only and not chosen:
+        raise ValueError(f"only must name algorithms or cases of {experiment.name}, got {check.shown(only)}")
     for name in chosen:
-        if name not in (*algorithms, *cases):
-            raise ValueError(
-                f"{experiment.name} has no {check.shown(name)}{check.nearest(name, [*algorithms, *cases])}"
-            )
+        if name in whole and name not in known:
+            there = ", ".join(filter(None, known))
+            raise ValueError(f"{experiment.name}: its short version has no {check.shown(name)}, only {there}")
+        if name not in known:
+            raise ValueError(f"{experiment.name} has no {check.shown(name)}{check.nearest(name, known)}")
     changed = {key: value for key, value in short.items() if key not in ("algorithms", "cases", "seeds")}
     if seeds is not None:
         check.integer("seeds", seeds, 1)

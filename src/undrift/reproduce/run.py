@@ -22,8 +22,12 @@ _TUNING = "tuning"  # the folder of a case's trials
 
 
 def run(plan: Plan, home: Path, callbacks: Sequence[CallbackLike] = ()) -> Results:
-    """All cases of a plan, in folders of their own; `callbacks` watch the runs that count, not those of a tuning."""
-    folders = folders_of(plan.cases) if len(plan.experiment.cases) > 1 else {"": ""}
+    """All cases of a plan, in folders of their own; `callbacks` watch the runs that count, not those of a tuning.
+
+    Cases have the folders that they have when all of the experiment is run, so that later plans find what is there.
+    """
+    cases = tuple(plan.experiment.cases)
+    folders = folders_of(cases) if len(cases) > 1 else {"": ""}
     records, chosen = {}, {}
     for case in plan.cases:
         if case:

@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import math
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,10 +41,23 @@ class Stored(NamedTuple):
         return list(dict.fromkeys(zip(self.runs["case"], self.runs["algorithm"], strict=True)))
 
 
+def exists(home: Path) -> bool:
+    """Whether there are results in a folder."""
+    return (home / HISTORIES).exists()
+
+
+def check_home(home: Path, experiment: Experiment, *, fast: bool) -> None:
+    """Refuse a folder to whose results those of an experiment cannot be added, before it is run."""
+    if exists(home):
+        about = {"experiment": experiment.folder, "fast": fast}
+        _check_fits(read_files(home), about, f"{home} holds other results, choose another folder: ")
+
+
 def write(results: Results, home: Path) -> None:
     """Of every run the first round, those that were evaluated, the last one, and the one in which it diverged.
 
-    With all columns but times, since measures may be of any, and with what is measured by predictions.
+    With all columns but times, since measures may be of any, and with what is measured by predictions. Of what is in
+    the folder, the same algorithms in the same cases are replaced.
     """
     measures = final_measures(results.experiment)
     frames = []
@@ -63,7 +77,8 @@ def write(results: Results, home: Path) -> None:
         for case, records in results.records.items()
         for record in records
     }
-    write_files(Stored(about, pd.concat(frames), dict(results.correct), environments), home)
+    new = Stored(about, pd.concat(frames), dict(results.correct), environments)
+    write_files(merged(read_files(home), new) if exists(home) else new, home)
 
 
 def final_measures(experiment: Experiment) -> list[str]:
@@ -72,15 +87,7 @@ def final_measures(experiment: Experiment) -> list[str]:
 
 
 def write_files(stored: Stored, home: Path) -> None:
-    runs = stored.runs[[*_ABOUT_RUNS, *stored.runs.columns.drop(_ABOUT_RUNS)]]
-    files.replace(home / HISTORIES, gzip.compress(runs.round(_DIGITS).to_csv(index=False).encode(), mtime=0))
-    rows = [  # a bit a sample
-        [case, label, seed, len(right), base64.b64encode(np.packbits(right).tobytes()).decode()]
-        for (case, label), seeds in stored.answers.items()
-        for seed, right in seeds.items()
-    ]
-    if rows:
-        files.replace(home / ANSWERS, gzip.compress(json.dumps(rows).encode(), mtime=0))
+    """Histories come last: until they are written, the other files are about more runs than there are, not fewer."""
     environments: list[dict[str, Any]] = []
     for (case, label), environment in stored.environments.items():
         if environment not in (each["environment"] for each in environments):
@@ -88,10 +95,21 @@ def write_files(stored: Stored, home: Path) -> None:
         same = next(each["runs"] for each in environments if each["environment"] == environment)
         same.setdefault(case, []).append(label)
     files.write_json(home / ABOUT, stored.about | {"environments": environments})
+    rows = [  # a bit a sample
+        [case, label, seed, len(right), base64.b64encode(np.packbits(right).tobytes()).decode()]
+        for (case, label), seeds in stored.answers.items()
+        for seed, right in seeds.items()
+    ]
+    if rows:
+        files.replace(home / ANSWERS, gzip.compress(json.dumps(rows).encode(), mtime=0))
+    else:
+        (home / ANSWERS).unlink(missing_ok=True)
+    runs = stored.runs[[*_ABOUT_RUNS, *stored.runs.columns.drop(_ABOUT_RUNS)]]
+    files.replace(home / HISTORIES, gzip.compress(runs.round(_DIGITS).to_csv(index=False).encode(), mtime=0))
 
 
 def read_files(home: Path) -> Stored:
-    file = BytesIO(gzip.decompress((home / HISTORIES).read_bytes()))
+    file = BytesIO(gzip.decompress(files.read(home / HISTORIES)))
     # An algorithm may be called "None".
     runs = pd.read_csv(file, dtype={"case": str, "algorithm": str}, keep_default_na=False, na_values=[""])
     answers: dict[Pair, Correct] = {}
@@ -106,20 +124,26 @@ def read_files(home: Path) -> Stored:
         for case, labels in each["runs"].items()
         for label in labels
     }
-    return Stored(about, runs.assign(case=runs["case"].fillna("")), answers, environments)
+    found = Stored(about, runs.assign(case=runs["case"].fillna("")), answers, environments)
+    for case, label in found.pairs:
+        if (case, label) not in environments:
+            raise files.DamageError(
+                f"{home / ABOUT} is damaged: it does not say where {_named(case, label)} was run, which "
+                f"{HISTORIES} beside it has"
+            )
+    return found
 
 
 def add(part: Path, home: Path) -> None:
     """Add results of some algorithms or cases to those that are in `home`, in the order of the experiment."""
     own = read_files(part)
     home.mkdir(parents=True, exist_ok=True)
-    write_files(merged(read_files(home), own) if (home / ABOUT).exists() else own, home)
+    write_files(merged(read_files(home), own) if exists(home) else own, home)
 
 
 def merged(old: Stored, new: Stored) -> Stored:
     """Of an algorithm that both have in a case, the new runs are kept."""
-    if new.about["experiment"] != old.about["experiment"]:
-        raise ValueError(f"results of {new.about['experiment']} are added to those of {old.about['experiment']}")
+    _check_fits(old, new.about)
     experiment = find(old.about["experiment"])
     cases = list(experiment.cases)
     labels = [each.label for each in experiment.entries]
@@ -142,13 +166,31 @@ def merged(old: Stored, new: Stored) -> Stored:
     for case, found in new.about["chosen"].items():
         before = chosen.get(case, {"algorithms": {}, "tried": []})
         algorithms = before["algorithms"] | found["algorithms"]
-        tried = [each for each in before["tried"] if each[0] not in found["algorithms"]] + found["tried"]
+        tried = [each for each in before["tried"] if each[0] not in found["algorithms"]] + [*found["tried"]]
         chosen[case] = {
             "algorithms": {label: algorithms[label] for label in labels if label in algorithms},
             "tried": sorted(tried, key=lambda each: labels.index(each[0])),
         }
     about = old.about | {"chosen": {case: chosen[case] for case in cases if case in chosen}}
     return Stored(about, runs, answers, environments)
+
+
+def _check_fits(old: Stored, new: Mapping[str, Any], before: str = "") -> None:
+    """Refuse to add results of another experiment or version, or to those of algorithms that it had once."""
+    if new["experiment"] != old.about["experiment"]:
+        raise ValueError(f"{before}results of {new['experiment']} are added to those of {old.about['experiment']}")
+    if new["fast"] != old.about["fast"]:
+        short, whole = ("added", "there") if new["fast"] else ("there", "added")
+        raise ValueError(f"{before}results of the short version are {short}, and {whole} are those of the whole")
+    experiment = find(old.about["experiment"])
+    labels = [each.label for each in experiment.entries]
+    for case, label in old.pairs:
+        if case not in experiment.cases or label not in labels:
+            raise ValueError(f"{before}there is {_named(case, label)}, which {experiment.name} does not have")
+
+
+def _named(case: str, label: str) -> str:
+    return f"{label} in {case}" if case else label
 
 
 def _thinned(history: pd.DataFrame) -> pd.DataFrame:

@@ -72,7 +72,7 @@ def unique_folder(name: str) -> str:
 
 
 def _plain_characters(name: str) -> str:
-    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower().replace("\N{MINUS SIGN}", "minus-")).strip("-.")
 
 
 def _checksum(name: str) -> str:
