@@ -8,7 +8,7 @@ from importlib import resources
 import pandas as pd
 import pytest
 
-from undrift.recommendation import measured, ranks
+from undrift.recommendation import measured, page, ranks
 
 TASK, OTHER = list(measured.TASKS)[:2]
 
@@ -40,6 +40,7 @@ def test_the_rate_is_chosen_by_held_out_samples_and_one_that_loses_a_seed_comes_
     assert found["fedavg"].bytes_per_round == 10
     assert (found["moon"].rate, found["moon"].failed, sorted(found["moon"].accuracies)) == (0.03, 1, [1, 2])
     assert found["moon"].mean == pytest.approx(0.9)
+    assert found["moon"].scores == {0: 0.0, 1: 0.9, 2: 0.9}
     assert found["moon"].score == pytest.approx(0.6)
 
 
@@ -51,5 +52,23 @@ def test_what_all_settings_have_is_ranked() -> None:
     assert ranks.complete(stored) == ([TASK], ["fedavg", "fedprox", "moon"])
 
 
+def test_a_run_that_failed_counts_nothing_in_differences() -> None:
+    figures = {0.1: [(0.5, 0.5, False)] * 3}, {0.1: [(0.6, 0.6, False), (math.nan, math.nan, True), (0.6, 0.7, False)]}
+    stored = measured.outcomes(
+        pd.concat([runs(TASK, name, each) for name, each in zip(("fedavg", "moon"), figures, strict=True)])
+    )
+    found = ranks.difference(stored, [TASK], "moon", "fedavg")
+    assert found.seeds == 3
+    assert found.difference == pytest.approx(1.3 / 3 - 0.5)
+
+
 def test_results_are_a_part_of_the_package() -> None:
     assert resources.files("undrift.recommendation").joinpath(measured.FILE).is_file()
+
+
+def test_a_device_is_called_no_more_than_the_file_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = measured.times()
+    monkeypatch.setattr(measured, "times", lambda: pd.concat([stored, stored.assign(device="cuda")]))
+    written = page.markdown()
+    assert "**10 clients of 100, two CPU cores**" in written.replace("\u00a0", " ")
+    assert "**10 clients of 100, cuda**" in written.replace("\u00a0", " ")

@@ -137,3 +137,14 @@ def test_what_images_prepared_as_in_the_public_code_of_fedhbm_gain() -> None:
     each = runs.pivot_table(index=["algorithm", "seed", "round"], columns="images", values="accuracy")
     gain = 100 * (each["batches, their scale"] - each["each"])
     assert f"at most {gain.max():.1f} points more" in (HOME / "fedhbm.md").read_text("utf-8")
+
+
+def test_what_models_and_settings_of_the_public_code_of_fedpmvr_reach() -> None:
+    runs = pd.read_csv(HOME / "histories" / "released-fedpmvr.csv.gz")
+    text = (HOME / "fedpmvr.md").read_text("utf-8")
+    for data, each in runs.groupby("data"):
+        best = 100 * each.groupby("seed").accuracy.max()
+        assert len(best) == 3
+        assert f"{best.mean():.1f} ± {best.std():.1f}" in text, data
+    mnist = runs[(runs.data == "mnist") & (runs.accuracy >= 0.9715)].groupby("seed")["round"].min()
+    assert f"97.15 % of which it reaches after {mnist.mean():.0f}" in text

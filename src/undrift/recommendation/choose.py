@@ -18,6 +18,7 @@ from undrift.statistics.samples import LEVEL
 from undrift.statistics.seeds import holm
 
 _NAMED = 4  # algorithms of a tie that are named
+_FAR = 2  # times as many clients of a round, or fewer
 
 Verdict = Literal["clear", "tie", "likely", "no difference shown"]
 
@@ -29,7 +30,8 @@ class Row:
     algorithm: str
     rank: float  # average, 1 for the best
     accuracy: float  # mean over settings and seeds; a run that was lost counts 0
-    over_fedavg: float  # mean difference of accuracies, paired by setting and seed
+    over_fedavg: float  # mean difference of these accuracies, paired by setting and seed
+    everywhere: bool  # it is ahead of FedAvg in every setting, or behind it in every one
     p: float  # of the paired t test of that difference, by itself
     p_corrected: float  # for all algorithms that are compared, by Holm's method
     traffic: float  # bytes of a round, FedAvg's are 1
@@ -40,10 +42,18 @@ class Row:
 
     @property
     def certain(self) -> str:
-        """Whether it is better or worse than FedAvg: after the correction, before it, or neither."""
-        if self.p_corrected < LEVEL:
+        """Whether it is better or worse than FedAvg: "yes" after the correction and in every setting, or "likely".
+
+        Seeds of a setting are alike, so that a test over settings and seeds alone would be sure too soon.
+        """
+        if self.p_corrected < LEVEL and self.everywhere:
             return "yes"
         return "likely" if self.p < LEVEL else "no"
+
+    @property
+    def better(self) -> bool:
+        """Than FedAvg, for certain."""
+        return self.over_fedavg > 0 and self.certain == "yes"
 
 
 @dataclass(frozen=True)
@@ -148,7 +158,7 @@ def _comparable(found: Outcomes, kinds: Sequence[Nearest]) -> list[str]:
 def _allowed(found: Outcomes, name: str, can_keep_state: bool, traffic: float | None) -> bool:
     if not can_keep_state and not known()[name].cost.stateless:
         return False
-    return traffic is None or measured.traffic(found, name) <= traffic + 0.005
+    return traffic is None or measured.traffic(found, name) <= traffic
 
 
 def _rows(found: Outcomes, tasks: list[str], names: list[str]) -> list[Row]:
@@ -162,6 +172,7 @@ def _rows(found: Outcomes, tasks: list[str], names: list[str]) -> list[Row]:
             rank=rank,
             accuracy=sum(found[task][name].score for task in tasks) / len(tasks),
             over_fedavg=against[name].difference,
+            everywhere=_everywhere(found, tasks, name),
             p=p[name],
             p_corrected=corrected[name],
             traffic=measured.traffic(found, name),
@@ -175,17 +186,20 @@ def _rows(found: Outcomes, tasks: list[str], names: list[str]) -> list[Row]:
     return sorted(rows, key=lambda row: (row.rank, -row.accuracy))
 
 
+def _everywhere(found: Outcomes, tasks: list[str], name: str) -> bool:
+    """Whether the difference from FedAvg has the same sign in every setting."""
+    each = [ranks.difference(found, [task], name, BASELINE).difference for task in tasks]
+    return min(each) > 0 or max(each) < 0
+
+
 def _verdict(found: Outcomes, tasks: list[str], rows: list[Row]) -> tuple[Verdict, list[str]]:
-    """With those that the first is not shown to be better than."""
+    """With those, besides FedAvg, that the first is not shown to be better than."""
     first = rows[0]
-    tied = [
-        row.algorithm
-        for row in rows[1:]
-        if not row.lost and not ranks.difference(found, tasks, first.algorithm, row.algorithm).t < LEVEL
-    ]
-    if first.over_fedavg > 0 and first.p_corrected < LEVEL:
+    rivals = [row.algorithm for row in rows if row.algorithm != BASELINE]
+    tied = ranks.not_significantly_worse(found, tasks, first.algorithm, rivals, corrected=True)
+    if first.better:
         return ("tie" if tied else "clear"), tied
-    if first.over_fedavg > 0 and first.p < LEVEL:
+    if first.over_fedavg > 0 and first.certain == "likely":
         return "likely", tied
     return "no difference shown", tied
 
@@ -194,8 +208,8 @@ def _sentence(rows: list[Row], best: str, verdict: Verdict) -> str:
     first = rows[0]
     if verdict == "no difference shown":
         if first.algorithm == BASELINE:
-            return f"Use {BASELINE}: none of the {len(rows)} algorithms that are allowed here did better."
-        return f"Use {BASELINE}; {first.algorithm} has the best rank, but no difference from FedAvg is shown."
+            return f"Use {BASELINE}: none of the {len(rows) - 1} others that are allowed here has a better rank."
+        return f"Use {BASELINE}; {first.algorithm} has the best rank, but is not shown to be better than FedAvg."
     return (
         f"Use {best}: {100 * first.over_fedavg:+.1f} points against FedAvg, {100 * first.accuracy:.1f} % accuracy, "
         f"{'the same traffic' if first.traffic == 1 else f'{first.traffic:.2g} times the traffic'}."
@@ -206,18 +220,25 @@ def _sure(rows: list[Row], verdict: Verdict, tied: list[str], tasks: int) -> str
     first, seeds = rows[0], measured.SEEDS
     runs = f"{count_text(tasks, 'setting')} × {count_text(seeds, 'seed')}"
     rest = [count_text(len(tied) - _NAMED, "other")] if len(tied) > _NAMED else []
-    tie = f" It is a tie with {list_text(tied[:_NAMED] + rest)}." if tied else ""
-    others = [row.algorithm for row in rows[1:] if row.over_fedavg > 0 and row.p_corrected < LEVEL]
-    certain = f" Clearly better than FedAvg, though behind it in rank: {list_text(others)}." if others else ""
+    rivals = list_text(tied[:_NAMED] + rest)
+    tie = f" {first.algorithm} is not shown to be better than {rivals}." if tied else ""
     if verdict in ("clear", "tie"):
-        return f"Clearly better than FedAvg (p = {first.p_corrected:.2g}, corrected, {runs}).{tie}"
+        return f"Clearly better than FedAvg in these settings (p = {first.p_corrected:.2g}, corrected, {runs}).{tie}"
+    others = [row.algorithm for row in rows[1:] if row.better]
+    behind = f" Clearly better than FedAvg, though behind {first.algorithm} in rank: {list_text(others)}."
+    certain = behind if others else ""
     if verdict == "likely":
+        doubts = [] if first.p_corrected < LEVEL else [f"after a correction for {len(rows) - 1} algorithms"]
+        doubts += [] if first.everywhere else ["in every one of them"]
         return (
-            f"Likely, not certain: better than FedAvg with p = {first.p:.2g} ({runs}), which does not hold up after a "
-            f"correction for {len(rows) - 1} algorithms.{tie}{certain}"
+            f"Likely, not certain: better than FedAvg in these settings with p = {first.p:.2g} ({runs}), but not "
+            f"{list_text(doubts)}.{tie}{certain}"
         )
-    better = f", p = {first.p:.2g}" if math.isfinite(first.p) else ""
-    return f"No difference from FedAvg is shown ({runs}{better}).{tie}"
+    if first.algorithm == BASELINE:
+        return f"FedAvg has the best rank in these settings ({runs}).{tie}{certain}"
+    p = f", p = {first.p:.2g}" if math.isfinite(first.p) else ""
+    nor = f", nor than {rivals}" if tied else ""
+    return f"{first.algorithm} is not shown to be better than FedAvg in these settings ({runs}{p}){nor}.{certain}"
 
 
 def _distance(given: Situation, kinds: list[Nearest]) -> list[str]:
@@ -228,8 +249,9 @@ def _distance(given: Situation, kinds: list[Nearest]) -> list[str]:
         f"Yours: {given.split}, {given.clients:,} clients.",
         f"How much clients differ (0 alike, 1 no class in common): {given.skew:.2f} in yours, {there} there.",
     ]
-    if abs(math.log(given.participation / share)) > 0.1:
-        lines.append(f"Participation: {100 * given.participation:g} % in yours, {100 * share:g} % there: far away.")
+    if given.participation != share:
+        far = ": far away" if max(given.participation / share, share / given.participation) > _FAR else ""
+        lines.append(f"Participation: {100 * given.participation:g} % in yours, {100 * share:g} % there{far}.")
     return lines
 
 
@@ -245,10 +267,13 @@ def _notes(rows: list[Row], best: str, can_keep_state: bool) -> list[str]:
         notes.append("The server keeps a model for every client that has taken part, and must recognise clients.")
     if chosen.lost:
         notes.append(f"{chosen.lost} of its runs diverged at the rates that were chosen.")
-    if max(measured.RATES) in chosen.rates:
+    largest = max(measured.RATES)
+    edge = [row.algorithm for row in rows if row.algorithm in (best, BASELINE) and largest in row.rates]
+    if edge:
+        who = "FedAvg, too," if best != BASELINE and BASELINE in edge else "it"
         notes.append(
-            f"The rate chosen for it is {max(measured.RATES):g}, the largest that was tried: a larger one may be "
-            "better; tune it."
+            f"The largest rate that was tried, {largest:g}, was chosen here for {list_text(edge)}: {who} may be better "
+            f"with a larger one; tune {'it' if best == BASELINE else 'both'}."
         )
     if not can_keep_state:
         notes.append("Only algorithms whose clients keep nothing between rounds were looked at.")

@@ -60,11 +60,15 @@ class Outcome:
     algorithm: str
     rate: float
     accuracies: dict[int, float]  # on the test samples after the last round, by seed; without runs that failed
-    failed: int  # seeds that diverged, or whose training loss exploded
+    lost: tuple[int, ...]  # seeds that diverged, or whose training loss exploded
     failed_anywhere: int  # of the runs at all rates
     runs: int  # at all rates
     worst_rate: float  # mean test accuracy at the rate with the lowest, where a run that failed counts 0
     bytes_per_round: float  # down and up, of all clients of the round
+
+    @property
+    def failed(self) -> int:
+        return len(self.lost)
 
     @property
     def mean(self) -> float:
@@ -76,9 +80,14 @@ class Outcome:
         return float(np.std(list(self.accuracies.values()), ddof=1)) if len(self.accuracies) > 1 else math.nan
 
     @property
+    def scores(self) -> dict[int, float]:
+        """Accuracies by seed; a run that failed counts 0."""
+        return self.accuracies | dict.fromkeys(self.lost, 0.0)
+
+    @property
     def score(self) -> float:
-        """The mean that algorithms are ranked by: a run that failed counts 0."""
-        return sum(self.accuracies.values()) / (len(self.accuracies) + self.failed)
+        """The mean that algorithms are ranked by."""
+        return sum(self.scores.values()) / len(self.scores)
 
 
 Outcomes = dict[str, dict[str, Outcome]]  # by setting and algorithm
@@ -124,13 +133,14 @@ def _chosen(algorithm: str, runs: pd.DataFrame) -> Outcome:
         return int(rates[rate].diverged.sum()), -float(sound.held_out.mean()) if len(sound) else 0.0
 
     rate = min(rates, key=order)
-    sound = rates[rate][~rates[rate].diverged]
+    lost = rates[rate].diverged
+    sound = rates[rate][~lost]
     longest = runs[runs["rounds"] == runs["rounds"].max()].iloc[0]
     return Outcome(
         algorithm=algorithm,
         rate=rate,
         accuracies={int(seed): float(value) for seed, value in zip(sound.seed, sound.test, strict=True)},
-        failed=int(rates[rate].diverged.sum()),
+        lost=tuple(map(int, rates[rate][lost].seed)),
         failed_anywhere=int(runs.diverged.sum()),
         runs=len(runs),
         worst_rate=min(float(each.test.where(~each.diverged, 0.0).mean()) for each in rates.values()),

@@ -10,7 +10,7 @@ from undrift.recommendation.measured import Outcomes
 from undrift.reporting.record import Record
 from undrift.reporting.significance import Ranks, ranks_of
 from undrift.statistics.samples import LEVEL
-from undrift.statistics.seeds import Paired, paired
+from undrift.statistics.seeds import Paired, holm, paired
 
 
 def complete(found: Outcomes) -> tuple[list[str], list[str]]:
@@ -46,26 +46,29 @@ def average_ranks(found: Outcomes, tasks: Sequence[str], names: Sequence[str]) -
 
 
 def difference(found: Outcomes, tasks: Iterable[str], first: str, second: str) -> Paired:
-    """Of accuracies, first minus second, paired by setting and seed; pairs of which a run failed are left out."""
+    """Of accuracies, first minus second, paired by setting and seed; a run that failed counts 0, as in ranks."""
     ours, theirs = [], []
     for task in tasks:
-        a, b = found[task][first].accuracies, found[task][second].accuracies
+        a, b = found[task][first].scores, found[task][second].scores
         for seed in sorted(a.keys() & b.keys()):
             ours.append(a[seed])
             theirs.append(b[seed])
     return paired(ours, theirs)
 
 
-def not_significantly_worse(found: Outcomes, task: str, first: str, level: float = LEVEL) -> list[str]:
-    """Algorithms of a setting that a paired t test over seeds, uncorrected, does not show to be worse than the first.
+def not_significantly_worse(
+    found: Outcomes, tasks: Sequence[str], first: str, names: Iterable[str], *, corrected: bool
+) -> list[str]:
+    """Those that a paired t test over settings and seeds, corrected for all by Holm's method or not, leaves in a tie.
 
-    Without those that lost a seed.
+    The first must be ahead of the others. One that lost a run is in no tie.
     """
-    tied = []
-    for name, outcome in found[task].items():
-        if name == first or outcome.failed or not outcome.accuracies:
-            continue
-        p = difference(found, [task], first, name).t
-        if not p < level:
-            tied.append(name)
-    return tied
+    sound = [name for name in names if name != first and not any(found[task][name].lost for task in tasks)]
+    against = [difference(found, tasks, first, name) for name in sound]
+    p = [each.t for each in against]
+    shown = holm(p).tolist() if corrected else p
+    return [
+        name
+        for name, each, value in zip(sound, against, shown, strict=True)
+        if not (each.difference > 0 and value < LEVEL)
+    ]

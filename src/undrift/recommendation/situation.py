@@ -10,11 +10,12 @@ from functools import cache
 import numpy as np
 
 from undrift.core import check
-from undrift.data.partition import owners
+from undrift.data.partition import owners, parse
 from undrift.recommendation.measured import CLASSES, CLIENTS, COHORT, PARTITIONS, TASKS
 
-_SAMPLES = 600  # of every client, where a partition is drawn to be measured
+_SAMPLES = 60  # of every class and client where a partition is drawn, or chance alone would look like a difference
 _MOST_CLIENTS = 100  # that are drawn: more do not change the mean
+_MOST_CLASSES = 1000  # six million samples
 
 
 @dataclass(frozen=True)
@@ -50,31 +51,54 @@ def situation(
     classes: int,
 ) -> Situation:
     """Checks what is given."""
-    check.integer("clients", clients, 1)
+    check.integer("clients", clients, 2)
     check.integer("classes", classes, 2)
     check.number("participation", participation, 0, 1, open_low=True)
+    if round(clients * participation, 1) < 1:  # a third of three may be written as 0.33
+        raise ValueError(
+            f"participation must leave a client in every round, at least 1/{clients} of {clients} clients, "
+            f"got {participation:g}"
+        )
     given = [value is not None for value in (classes_per_client, alpha, partition)]
     if sum(given) != 1:
         raise ValueError(
             f"say how clients differ by one of classes_per_client, alpha (of a Dirichlet distribution) and partition, "
             f"got {'none' if not any(given) else sum(given)} of them"
         )
+    if partition is not None:
+        classes_per_client = _classes_per_client(partition)
     if classes_per_client is not None:
         check.number("classes_per_client", classes_per_client, 1, classes)
+        if round(clients * classes_per_client) < classes:
+            raise ValueError(
+                f"{clients} clients of {classes_per_client:g} classes cannot hold all {classes} classes; "
+                "say by `classes` how many there are in all"
+            )
         text = f"{classes_per_client:g} of {classes} classes per client"
         return Situation(clients, participation, 1 - classes_per_client / classes, text)
     if alpha is not None:
         check.number("alpha", alpha, 0, open_low=True)
     scheme = f"dirichlet:{alpha:g}" if partition is None else partition
-    if not isinstance(scheme, str):
-        raise TypeError(f"partition must be a text such as 'dirichlet:0.1', got {check.shown(scheme)}")
+    if classes > _MOST_CLASSES:
+        raise ValueError(
+            f"classes must be at most {_MOST_CLASSES} where partition {scheme!r} is drawn, got {classes}; "
+            "say classes_per_client instead"
+        )
     return Situation(clients, participation, skew(scheme, min(clients, _MOST_CLIENTS), classes), scheme)
+
+
+def _classes_per_client(scheme: str) -> float | None:
+    """Of a partition that says so, which need not be drawn."""
+    name, argument, *_ = parse(scheme)
+    if name == "dirichlet-client" and argument == "0":
+        return 1
+    return int(argument) if name == "classes" and argument.isdecimal() else None
 
 
 @cache
 def skew(scheme: str, clients: int, classes: int = CLASSES) -> float:
     """How much clients differ: the mean earth mover's distance, by a partition of equally frequent classes."""
-    labels = np.arange(clients * _SAMPLES) % classes
+    labels = np.arange(clients * classes * _SAMPLES) % classes
     owner = owners(scheme, labels, clients)
     kept = owner >= 0
     table = np.zeros((clients, classes))
