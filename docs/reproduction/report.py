@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import Any
 
 from undrift.recommendation import page as all_algorithms
+from undrift.reporting.export import markdown_table
 from undrift.reporting.wording import NBSP
 from undrift.reproduce import curves, page, stored
 from undrift.reproduce.experiment import Claim, Experiment, find, names
@@ -141,7 +142,7 @@ def summary(there: Sequence[Results]) -> str:
         left = claims - len(found) - no_data
         rows.append([f"[{about['paper']}]({name}.md)", *map(str, (claims, *counts, cut, left, no_data))])
     heads = ["paper", "claims", *outcomes, "of these after fewer rounds", "not decided", "not testable here"]
-    return table(heads, rows)
+    return markdown_table(heads, rows)
 
 
 def claims(there: Sequence[Results]) -> str:
@@ -154,13 +155,13 @@ def claims(there: Sequence[Results]) -> str:
                 found = rows.setdefault((about["paper"], one.claim.text), {}).setdefault(one.outcome, [])
                 found.append(link.replace(" ", NBSP))
     cells = [[*claim, *("<br>".join(found.get(outcome, [])) for outcome in Outcome)] for claim, found in rows.items()]
-    return table(["paper", "claim", *map(str, Outcome)], cells)
+    return markdown_table(["paper", "claim", *map(str, Outcome)], cells)
 
 
 def rounds_of_claim(claim: Claim, of: Results) -> str:
     """After which its algorithms were compared: the fewest and the most of its cases and algorithms."""
     compared = [_after(claim, of, pair) for pair in pairs(of, claim)]
-    wanted = max(int(of.experiment.settings_of(case)["run.rounds"]) for case in claim.cases)
+    wanted = max(of.experiment.rounds(case) for case in claim.cases)
     return page.rounds_text(min(compared), max(compared), wanted) if compared else "–"
 
 
@@ -195,7 +196,7 @@ def winners(there: Sequence[Results]) -> str:
                 rows.setdefault((link, text, *best(each, name, case), run), []).append(case)
     cells = [[link, text, ", ".join(cases) or "–", *rest] for (link, text, *rest), cases in rows.items()]
     heads = ["experiment", "measure", "case", "rounds", "best here", "best of the same in the paper", "algorithms run"]
-    return table(heads, cells)
+    return markdown_table(heads, cells)
 
 
 def best(of: Results, name: str, case: str) -> tuple[str, str, str]:
@@ -218,7 +219,7 @@ def best(of: Results, name: str, case: str) -> tuple[str, str, str]:
     first = choose(here, key=here.__getitem__, default="")
     if not first or found[first].at_least or all(of.too_early(name, case, label) for label in here):
         first = "–"
-    wanted = int(of.experiment.settings_of(case)["run.rounds"])
+    wanted = of.experiment.rounds(case)
     return (
         page.rounds_text(min(compared), max(compared) if measure.at_least else min(compared), wanted),
         first,
@@ -245,7 +246,7 @@ def paper_page(name: str, there: Sequence[Results]) -> str:
     ]
     lines = [f"# {paper}", "", PAPERS[name]["reference"], ""]
     lines += ["How verdicts are made: [do the cures work?](index.md#verdicts)", "", "## Claims", ""]
-    lines += [table(["experiment", "claim", "verdict", "rounds", "seeds", "why"], judged)]
+    lines += [markdown_table(["experiment", "claim", "verdict", "rounds", "seeds", "why"], judged)]
     lines += ["## What differed", "", *(f"* {filled(each, there)}" for each in PAPERS[name]["differences"]), ""]
     left = [
         [
@@ -257,7 +258,7 @@ def paper_page(name: str, there: Sequence[Results]) -> str:
         for each in experiments
         if each.name not in run
     ]
-    lines += ["## Not run", "", table(["experiment", "claims", "why", "command"], left)] if left else []
+    lines += ["## Not run", "", markdown_table(["experiment", "claims", "why", "command"], left)] if left else []
     return "\n".join(lines)
 
 
@@ -270,10 +271,6 @@ def reason(of: Experiment) -> str:
 def missing_data(of: Experiment) -> list[str]:
     """Data sets of an experiment that were not at hand."""
     return [name for name in of.data_sets if name in ABOUT["not_at_hand"]]
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "".join(f"| {' | '.join(row)} |\n" for row in [heads, ["---"] * len(heads), *rows])
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from undrift.overview import algorithms as known
 from undrift.recommendation import measured, ranks
 from undrift.recommendation.measured import ALGORITHMS, BASELINE, MODELS, TASKS, Outcome, Outcomes
 from undrift.reporting import rank_diagram
+from undrift.reporting.export import markdown_table
 from undrift.reporting.significance import Ranks
 from undrift.reporting.wording import MISSING, NBSP, count_text, list_text
 from undrift.statistics.samples import LEVEL
@@ -254,7 +255,7 @@ def _accuracies(found: Outcomes) -> str:
         body = [
             [_linked(name), *(_cell(found[task].get(name), name in bold[task]) for task in tasks)] for name in names
         ]
-        parts += [f"**{_DATA[data]}**\n", _table(heads, body)]
+        parts += [f"**{_DATA[data]}**\n", markdown_table(heads, body)]
     return "\n".join(parts)
 
 
@@ -289,7 +290,7 @@ def _winners(found: Outcomes, same: dict[str, str]) -> str:
             ]
         )
     heads = ["setting", "first", "second", "FedAvg", "not significantly worse"]
-    return f"## Winners\n\n{_table(heads, body)}"
+    return f"## Winners\n\n{markdown_table(heads, body)}"
 
 
 def _ranks(found: Outcomes, tasks: Sequence[str], order: Ranks) -> str:
@@ -319,7 +320,7 @@ def _ranks(found: Outcomes, tasks: Sequence[str], order: Ranks) -> str:
         body.append([_linked(name), f"{rank:.1f}", _percent(mean), over, str(wins), lost])
     heads = ["", "average rank", "mean accuracy", "over FedAvg", "settings won", "runs lost at all rates"]
     drawing = f"![Average ranks; a bar joins algorithms that Nemenyi's test does not tell apart]({DIAGRAM})"
-    return f"## Ranks\n\n{' '.join(said)}\n\n{drawing}\n\n{_table(heads, body)}"
+    return f"## Ranks\n\n{' '.join(said)}\n\n{drawing}\n\n{markdown_table(heads, body)}"
 
 
 def _traffic(found: Outcomes, order: Ranks) -> str:
@@ -347,7 +348,7 @@ def _traffic(found: Outcomes, order: Ranks) -> str:
         "## Accuracy per byte\n\n"
         "All ran for the same number of rounds, so that bytes differ by what a round sends, down and up (exact, "
         f"from the messages; FedAvg with ten clients: {said}).\n\n"
-        f"{_table(heads, body)}"
+        f"{markdown_table(heads, body)}"
     )
 
 
@@ -378,13 +379,9 @@ def _seconds(found: Outcomes, tasks: Sequence[str], order: Ranks) -> str:
         heads = ["time of a round at most, FedAvg = 1", "algorithms", "best average ranks with at most that"]
         clients = count_text(measured.COHORT, "client")
         where = f"{clients} of {measured.CLIENTS[str(part)]}"
-        parts += [f"**{where}, {_DEVICES.get(str(device), device)}**\n", _table(heads, body)]
+        parts += [f"**{where}, {_DEVICES.get(str(device), device)}**\n", markdown_table(heads, body)]
     return "\n".join(parts)
 
 
 def _percent(value: float) -> str:
     return f"{100 * value:.1f}" if math.isfinite(value) else MISSING
-
-
-def _table(heads: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    return "".join(f"| {' | '.join(line)} |\n" for line in [heads, ["---"] * len(heads), *body])

@@ -31,6 +31,11 @@ _LATEX = {
 _CAPITALS = ("gamma", "delta", "theta", "lambda", "xi", "pi", "sigma", "upsilon", "phi", "psi", "omega")
 
 
+def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Of cells that are Markdown themselves."""
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (heads, ["---"] * len(heads), *rows))
+
+
 def markdown(table: Sequence[Column]) -> str:
     """A table of GitHub's and Pandoc's Markdown, the best values in bold."""
     headings, rows = _texts(table, _markdown_text, lambda text: f"**{text}**")

@@ -70,7 +70,7 @@ def _take(mine: Runs, theirs: Runs, home: Path) -> bool:
     own, source = home / mine.experiment.name, theirs.among(stored.read_files(home / theirs.experiment.name))
     known = stored.read_files(own) if stored.exists(own) else None
     before = source._replace(runs=source.runs[:0], answers={}, environments={}) if known is None else mine.among(known)
-    wanted = int(mine.experiment.settings_of(mine.case)["run.rounds"])
+    wanted = mine.experiment.rounds(mine.case)
     new = ~source.runs["seed"].isin(before.runs["seed"]) & _as_long(source.runs, before.runs, wanted)
     found = source.runs[new].dropna(axis="columns", how="all")
     if found.empty:

@@ -145,6 +145,9 @@ class Experiment:
     def data_sets(self) -> list[str]:
         return sorted({str(self.settings_of(case)["data.name"]) for case in self.cases})
 
+    def rounds(self, case: str) -> int:
+        return int(self.settings_of(case)["run.rounds"])
+
     def settings_of(self, case: str) -> dict[str, Any]:
         """Plain values by section.key."""
         return {key: each.value for key, each in {**self.settings, **self.cases[case]}.items()}

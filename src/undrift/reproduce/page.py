@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
+from undrift.reporting.export import markdown_table
 from undrift.reporting.record import Record
 from undrift.reporting.wording import MISSING, NBSP, count_text
 from undrift.reproduce.curves import window_rounds
@@ -39,7 +40,7 @@ def table(results: Results, name: str) -> list[list[str]]:
 
 def _rounds_run(results: Results, row: Row) -> str:
     count = results.rounds_of(row.case).get(row.label)
-    wanted = int(results.experiment.settings_of(row.case)["run.rounds"])
+    wanted = results.experiment.rounds(row.case)
     return MISSING if count is None else rounds_text(count, count, wanted)
 
 
@@ -94,7 +95,7 @@ def conditions(results: Results) -> list[str]:
     """What was cut: a line for cases in which it was the same."""
     experiment, lines = results.experiment, {}
     for case in results.records:
-        wanted, seeds = int(experiment.settings_of(case)["run.rounds"]), results.seeds(case)
+        wanted, seeds = experiment.rounds(case), results.seeds(case)
         most, fewest = results.rounds(case), min(results.rounds_of(case).values(), default=results.rounds(case))
         cut = f"{fewest} to " * (fewest < most) + count_text(most, "round") + f" of {wanted}" * (fewest < wanted)
         line = f"{cut}, {count_text(seeds, 'seed')}"
@@ -129,7 +130,7 @@ def markdown(results: Results, picture: str = "", data: str = "") -> str:
         measure = measure_named(name)
         unit, on = ", in %" if measure.percent else "", f", {data}" if data else ""
         heads, *rows = table(results, name)
-        lines += [f"**{measure.text}{unit}{on}**", "", *_table(heads, rows), ""]
+        lines += [f"**{measure.text}{unit}{on}**", "", markdown_table(heads, rows)]
         if _cut_beside_paper(results, name):
             lines += ["What the paper has is after all rounds, also beside runs that were cut.", ""]
     lines += [f"* **{found}** {reason}" for found, reason in sentences(results)]
@@ -137,18 +138,17 @@ def markdown(results: Results, picture: str = "", data: str = "") -> str:
         lines += ["", f"![Test accuracy over rounds]({picture})", "", _caption(results, data)]
     lines += ["", f"Runs: {'; '.join(conditions(results))}.{_machine(results)}", ""]
     lines += [f"* {remark}" for remark in experiment.remarks]
-    lines += ["", "## Algorithms", "", *_algorithms(results), *_tuning(results)]
-    lines += ["", "## Settings", "", "Of the experiment; which rounds and seeds were run is said above.", ""]
-    lines += _settings(results)
-    return "\n".join(lines) + "\n"
+    lines += ["", "## Algorithms", "", _algorithms(results)]
+    lines += [*tuned, ""] if (tuned := _tuning(results)) else []
+    lines += ["## Settings", "", "Of the experiment; which rounds and seeds were run is said above.", ""]
+    return "\n".join([*lines, _settings(results)])
 
 
 def _cut_beside_paper(results: Results, name: str) -> bool:
     """Whether runs with fewer rounds stand beside the paper's figures; rounds to a target do not depend on them."""
     rows = [row for row in results.table(name) if row.paper is not None and not measure_named(name).at_least]
     return any(
-        results.rounds_of(row.case).get(row.label, math.inf) < results.experiment.settings_of(row.case)["run.rounds"]
-        for row in rows
+        results.rounds_of(row.case).get(row.label, math.inf) < results.experiment.rounds(row.case) for row in rows
     )
 
 
@@ -187,14 +187,14 @@ def _some_failed(results: Results) -> bool:
     return any(record.failed for records in results.records.values() for record in records)
 
 
-def _algorithms(results: Results) -> list[str]:
+def _algorithms(results: Results) -> str:
     rows = []
     for entry in results.experiment.entries:
         texts = {case: each.algorithms.get(entry.label) for case, each in results.chosen.items()}
         as_run = {case: f"`{text}`" for case, text in texts.items() if text}
         if as_run:
             rows.append([entry.label, "<br>".join(_by_case(as_run, results.chosen)), entry.source, entry.note])
-    return _table(["algorithm", "as it was run", "source", "note"], rows)
+    return markdown_table(["algorithm", "as it was run", "source", "note"], rows)
 
 
 def _tuning(results: Results) -> list[str]:
@@ -205,7 +205,7 @@ def _tuning(results: Results) -> list[str]:
             counts = Counter(each.label for each in chosen.tried).values()
             many = str(min(counts)) if min(counts) == max(counts) else f"{min(counts)}–{max(counts)}"
             found[case] = f"each the best of {many} configurations on held-out training samples."
-    return ["", *(f"* {line}" for line in _by_case(found, results.chosen))] if found else []
+    return [f"* {line}" for line in _by_case(found, results.chosen)]
 
 
 def _by_case(texts: Mapping[str, str], among: Collection[str]) -> list[str]:
@@ -216,7 +216,7 @@ def _by_case(texts: Mapping[str, str], among: Collection[str]) -> list[str]:
     return [text if len(each) == len(among) else f"{', '.join(each)}: {text}" for text, each in cases.items()]
 
 
-def _settings(results: Results) -> list[str]:
+def _settings(results: Results) -> str:
     experiment = results.experiment
     given = {**experiment.settings, "seeds": experiment.seeds}
     rows = [[f"`{key}`", f"`{one.value}`", one.source, one.note] for key, one in given.items()]
@@ -225,8 +225,4 @@ def _settings(results: Results) -> list[str]:
             [f"`{key}`", f"`{one.value}`", one.source, f"{case}{'; ' if one.note else ''}{one.note}"]
             for key, one in own.items()
         ]
-    return _table(["setting", "value", "source", "note"], rows)
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(line)} |" for line in [heads, ["---"] * len(heads), *rows]]
+    return markdown_table(["setting", "value", "source", "note"], rows)

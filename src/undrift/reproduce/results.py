@@ -156,7 +156,7 @@ class Results:
         """
         paper, kind = self.printed(measure).get(case, {}), measure_named(measure)
         rounds = self.rounds_of(case).get(label, 0)
-        cut = rounds < self.experiment.settings_of(case)["run.rounds"]
+        cut = rounds < self.experiment.rounds(case)
         if paper and kind.percent and kind.higher_is_better:
             figure = paper[label] if label in paper else min(paper.values(), key=lambda each: each.value)
             return cut and not self.values(case, label, measure, rounds).mean >= figure.value / 2

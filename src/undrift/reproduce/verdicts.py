@@ -202,7 +202,7 @@ def pairs(results: Results, claim: Claim) -> list[Pair]:
 
 def _claimed(results: Results, claim: Claim, first: tuple[str, str], second: tuple[str, str]) -> float:
     """The lead that the paper prints, less its spread; where it prints none, what counts as one; of cut runs, any."""
-    wanted = [results.experiment.settings_of(case)["run.rounds"] for case, _ in (first, second)]
+    wanted = [results.experiment.rounds(case) for case, _ in (first, second)]
     run = [results.rounds_of(case).get(label, 0) for case, label in (first, second)]
     measure = measure_named(claim.measure)
     if not measure.at_least and any(few < many for few, many in zip(run, wanted, strict=True)):
@@ -288,8 +288,5 @@ def _all_within(results: Results, claim: Claim) -> bool:
     there = {(claim.than_case or case, label) for case in claim.cases for label in claim.than}
     wanted = there | {(case, claim.better) for case in claim.cases}
     rows = [row for row in results.table(claim.measure) if (row.case, row.label) in wanted]
-    whole = all(
-        results.rounds_of(row.case).get(row.label, 0) >= results.experiment.settings_of(row.case)["run.rounds"]
-        for row in rows
-    )
+    whole = all(results.rounds_of(row.case).get(row.label, 0) >= results.experiment.rounds(row.case) for row in rows)
     return len(rows) == len(wanted) and whole and all(row.within and not row.here.failed for row in rows)
