@@ -7,8 +7,8 @@ paper's settings that is the row "as released" of `undrift reproduce fedpmvr-tab
 too. C.1 has SGD at 0.01 with momentum 0.9, two epochs and batches of 32; the code has one epoch, batches of 16, and
 Adam at 0.001 for CIFAR-10, SGD at 0.1 for LeNet, which has tanh, averages and six maps twice. The script trains so, ten
 clients by Dirichlet(0.1), and appends a row per round to FILE.csv; what was measured (50 rounds, 30 of CIFAR-10, seeds
-0 to 2, about six minutes each on one CPU core) is in `histories/released-fedpmvr.csv.gz`. In that code clients may share
-samples; here they do not. Data must be there: `undrift data get mnist`, `fashion-mnist`, `cifar10`.
+0 to 2, about six minutes each on one CPU core) is in `histories/released-fedpmvr.csv.gz`. In that code clients may
+share samples; here they do not. Data must be there: `undrift data get mnist`, `fashion-mnist`, `cifar10`.
 """
 
 from __future__ import annotations

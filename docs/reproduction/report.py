@@ -21,8 +21,9 @@ from undrift.reporting.wording import NBSP
 from undrift.reproduce import curves, page, stored
 from undrift.reproduce.experiment import Claim, Experiment, find, names
 from undrift.reproduce.measures import measure_named
+from undrift.reproduce.pairs import Pair, pairs
 from undrift.reproduce.results import Results
-from undrift.reproduce.verdicts import Outcome, Pair, pairs, verdicts
+from undrift.reproduce.verdicts import Outcome, verdicts
 from undrift.statistics.seeds import paired
 
 HOME = Path(__file__).parent

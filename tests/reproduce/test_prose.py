@@ -14,8 +14,8 @@ from undrift.reporting.record import Record
 from undrift.reporting.wording import NBSP
 from undrift.reproduce import stored
 from undrift.reproduce.experiment import find
+from undrift.reproduce.pairs import pairs
 from undrift.reproduce.results import Results
-from undrift.reproduce.verdicts import pairs
 from undrift.statistics.seeds import paired
 
 HOME = Path(__file__).parents[2] / "docs" / "reproduction"
