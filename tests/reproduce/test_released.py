@@ -14,7 +14,7 @@ import undrift as ud
 from undrift.core.random import Key
 
 HOME = Path(__file__).parents[2] / "docs" / "reproduction"
-BATCHES = runpy.run_path(str(HOME / "released.py"))["crop_flip_batches"]
+FEDHBM = runpy.run_path(str(HOME / "released.py"))
 FEDPMVR = runpy.run_path(str(HOME / "released_fedpmvr.py"))
 
 
@@ -25,7 +25,7 @@ def test_all_images_of_a_batch_are_cropped_and_flipped_alike() -> None:
     possible = torch.stack([each for one in shifted for each in (one, one.flip(-1))])
     seen = set()
     for step in range(40):
-        batch = BATCHES(image.expand(5, -1, -1, -1), Key(0, 1, torch.tensor(0)), step)
+        batch = FEDHBM["crop_flip_batches"](image.expand(5, -1, -1, -1), Key(0, 1, torch.tensor(0)), step)
         assert (batch == batch[0]).all()
         (found,) = (possible == batch[0]).flatten(1).all(1).nonzero()
         seen.add(int(found))
@@ -55,3 +55,20 @@ def test_it_is_trained_as_that_code_does(monkeypatch: pytest.MonkeyPatch) -> Non
     assert list(rows["round"]) == [1, 2]
     assert rows.accuracy.notna().all()
     assert data.normalise is None  # pixels between 0 and 1, as there
+
+
+@pytest.mark.parametrize(("images", "their_scale"), [("as they are", False), ("batches, their scale", True)])
+def test_fedhbm_is_trained_with_the_images_of_its_public_code(
+    images: str, their_scale: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.rand(300, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(300) % 10
+    parts = [range(5 * client, 5 * client + 5) for client in range(20)]
+    data = ud.FederatedData(x, y, parts, (x[:20], y[:20]), normalise=((0.5,) * 3, (0.25,) * 3))
+    monkeypatch.setattr(ud.data, "load", lambda *_, **__: data)
+    rows = FEDHBM["measure"](images, "fedhbm(beta=1.0)", 0.0004, 0, 1, "cpu")
+    assert rows[["round", "images", "algorithm", "weight_decay", "seed"]].to_numpy().tolist() == [
+        [1, images, "fedhbm(beta=1.0)", 0.0004, 0]
+    ]
+    assert rows.accuracy.notna().all()
+    assert (data.normalise == FEDHBM["THEIR_SCALE"]) is their_scale
