@@ -45,9 +45,9 @@ def pages() -> dict[Path, str]:
 
 def front_page(there: Sequence[Results]) -> str:
     """The page as it is, with what is computed between comments."""
-    tables = [summary(there), "### Claims\n", claims(there), f"### Winners\n\n{ABOUT['winners']}\n", winners(there)]
     text = (HOME / "index.md").read_text("utf-8")
-    for name, computed in {"answers": answers(there), "verdicts": "\n".join(tables)}.items():
+    parts = {"answers": answers(there), "verdicts": summary(there), "claims": claims(there), "winners": winners(there)}
+    for name, computed in parts.items():
         before, begin, rest = text.partition(f"<!-- table: {name} -->\n")
         text = f"{before}{begin}\n{computed}\n{END}{rest.partition(END)[2]}"
     return text
@@ -99,9 +99,10 @@ def figure(asked: str, there: Sequence[Results]) -> str:
 def experiment_page(of: Results) -> str:
     home = next(name for name, about in PAPERS.items() if about["paper"] == of.experiment.paper)
     others = (
-        f"All claims of the paper, and what differed: [{of.experiment.paper}]({home}.md). How verdicts are made: "
-        f"[do the cures work?](index.md#verdicts) Run it: `undrift reproduce {of.experiment.name}`; the runs shown "
-        f"here are in `docs/reproduction/results/{of.experiment.folder}`."
+        f"All claims of the paper, and what differed: [{of.experiment.paper}]({home}.md); "
+        "[how verdicts are made](index.md#how-verdicts-are-made). "
+        f"Run it: `undrift reproduce {of.experiment.name}`; the runs shown here are in "
+        f"`docs/reproduction/results/{of.experiment.folder}`."
     )
     data = ", ".join(ABOUT["copies"][name] for name in of.experiment.data_sets if name in ABOUT["copies"])
     return f"{page.markdown(of, picture(of), data).rstrip()}\n\n{others}\n"
@@ -246,7 +247,7 @@ def paper_page(name: str, there: Sequence[Results]) -> str:
         for one in verdicts(run[each.name])
     ]
     lines = [f"# {paper}", "", PAPERS[name]["reference"], ""]
-    lines += ["How verdicts are made: [do the cures work?](index.md#verdicts)", "", "## Claims", ""]
+    lines += ["[How verdicts are made](index.md#how-verdicts-are-made)", "", "## Claims", ""]
     lines += [markdown_table(["experiment", "claim", "verdict", "rounds", "seeds", "why"], judged)]
     lines += ["## What differed", "", *(f"* {filled(each, there)}" for each in PAPERS[name]["differences"]), ""]
     left = [
