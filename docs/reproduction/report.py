@@ -17,7 +17,6 @@ from typing import Any
 
 from undrift.recommendation import page as all_algorithms
 from undrift.reporting.export import markdown_table
-from undrift.reporting.wording import NBSP
 from undrift.reproduce import curves, page, stored
 from undrift.reproduce.experiment import Claim, Experiment, find, names
 from undrift.reproduce.measures import measure_named
@@ -148,16 +147,21 @@ def summary(there: Sequence[Results]) -> str:
 
 
 def claims(there: Sequence[Results]) -> str:
-    """Every claim of what was run, and which experiments found what of it."""
-    rows: dict[tuple[str, str], dict[Outcome, list[str]]] = {}
-    for about in PAPERS.values():
-        for each in (each for each in there if each.experiment.paper == about["paper"]):
-            for one in verdicts(each):
-                link = f"[{each.experiment.table}]({each.experiment.name}.md)"
-                found = rows.setdefault((about["paper"], one.claim.text), {}).setdefault(one.outcome, [])
-                found.append(link.replace(" ", NBSP))
-    cells = [[*claim, *("<br>".join(found.get(outcome, [])) for outcome in Outcome)] for claim, found in rows.items()]
-    return markdown_table(["paper", "claim", *map(str, Outcome)], cells)
+    """A table for every paper: each claim of what was run, and which experiments found what of it."""
+    return "\n".join(
+        f"**[{about['paper']}]({name}.md)**\n\n{_claims([of for of in there if of.experiment.paper == about['paper']])}"
+        for name, about in PAPERS.items()
+    )
+
+
+def _claims(run: Sequence[Results]) -> str:
+    rows: dict[str, dict[Outcome, list[str]]] = {}
+    for of in run:
+        for one in verdicts(of):
+            link = f"[{of.experiment.table}]({of.experiment.name}.md)"
+            rows.setdefault(one.claim.text, {}).setdefault(one.outcome, []).append(link)
+    cells = [[claim, *("<br>".join(found.get(outcome, [])) for outcome in Outcome)] for claim, found in rows.items()]
+    return markdown_table(["claim", *map(str, Outcome)], cells)
 
 
 def rounds_of_claim(claim: Claim, of: Results) -> str:
