@@ -33,8 +33,9 @@ class, by Dirichlet(0.1), by Dirichlet(1) and IID, ten of a hundred clients a ro
 with {measured.BATCH} samples, plain SGD, clients weighted by their samples, LeNet on Fashion-MNIST, LeNet-5 on
 CIFAR-10. A tenth of every client's training samples was held out; the rate with the best accuracy on them is the one
 that is shown, where one at which a seed diverged comes after all others. `undrift recommend` answers from them.
-
-What this cannot say:
+"""
+_LIMITS = f"""\
+## What this cannot say
 
 * {measured.ROUNDS} rounds are few. Algorithms that are slow at first and better later look worse than they are:
   [with 500 clients](fedhbm-table4.md) orders are those after thousands.
@@ -52,8 +53,9 @@ def markdown() -> str:
     """The whole page."""
     found, same = measured.stored(), measured.same_as(measured.rows())
     tasks, order = _order()
-    parts = [f"{_INTRODUCTION}{_edge(found)}", _missing(found), _coincide(same), "## Which algorithm should I use?\n"]
-    parts.append("".join(f"{number}. {line}\n" for number, line in enumerate(advice(found, tasks, order), 1)))
+    numbered = "".join(f"{number}. {line}\n" for number, line in enumerate(advice(found, tasks, order), 1))
+    parts = [_INTRODUCTION, f"## Which algorithm should I use?\n\n{numbered}"]
+    parts += [f"{_LIMITS}{_edge(found)}", _missing(found), _coincide(same)]
     parts += [_accuracies(found), _winners(found, same), _ranks(found, tasks, order), _traffic(found, order)]
     parts.append(_seconds(found, tasks, order))
     return "\n".join(parts)
@@ -88,9 +90,8 @@ def _edge(found: Outcomes) -> str:
     """Whether the baseline would have liked a larger rate."""
     edge, chosen = max(measured.RATES), [each[BASELINE].rate for each in found.values() if BASELINE in each]
     return (
-        f"* FedAvg's rate is the largest of the three in {chosen.count(edge)} of {len(chosen)} settings: it may "
-        f"do better "
-        "with a larger one. Momentum makes steps longer, too, so a part of what it gains here may be that.\n"
+        f"* FedAvg's rate is the largest of the three in {chosen.count(edge)} of {len(chosen)} settings: it may do "
+        "better with a larger one. Momentum makes steps longer, too: a part of what algorithms gain by it may be that.\n"
     )
 
 
