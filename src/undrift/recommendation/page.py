@@ -91,7 +91,7 @@ def _edge(found: Outcomes) -> str:
     edge, chosen = max(measured.RATES), [each[BASELINE].rate for each in found.values() if BASELINE in each]
     return (
         f"* FedAvg's rate is the largest of the three in {chosen.count(edge)} of {len(chosen)} settings: it may do "
-        "better with a larger one. Momentum makes steps longer, too: a part of what algorithms gain by it may be that.\n"
+        "better with a larger one. Momentum makes steps longer, too: part of what algorithms gain by it may be that.\n"
     )
 
 
