@@ -7,7 +7,8 @@ An argument has the options `--only`, `--seeds` and `--rounds` of `undrift repro
 this experiment or with the same settings of another, are not repeated, unless `--seeds` or `--rounds` asks for more
 than are stored; those that were interrupted continue where DIR is the same. After `--minutes`, runs end with the next
 round that is evaluated, and are stored with the rounds they have; no further part is begun. What is stored is not
-replaced by fewer rounds or seeds. `make reproduction-report` then writes the pages.
+replaced by fewer rounds or seeds, but more rounds of some seeds are added to it, and more seeds with as many rounds.
+`make reproduction-report` then writes the pages.
 
 On a GPU, the first rounds of a deep model are slow where clients take many steps, as rounds are run step by step before
 they are captured: VGG-19 with batch normalisation and ten clients of CIFAR-10 had not ended its second round after nine
@@ -99,25 +100,23 @@ def parts(line: str, place: dict[str, str], runs: Path, results: Path, until: fl
 
 
 def _has(results: Results, case: str, label: str, seeds: int, rounds: int) -> bool:
-    """Whether so many seeds and rounds are there; where all runs failed, more rounds would not help."""
-    return len(results.runs(case, label)) >= seeds and _rounds(results, case, label) >= rounds
-
-
-def _rounds(results: Results, case: str, label: str) -> float:
-    """Of all its runs that did not fail."""
-    if not results.runs(case, label):
-        return 0
-    return results.rounds_of(case).get(label, math.inf)
+    """Whether so many seeds have so many rounds; where a run failed, more rounds would not help."""
+    lengths = [math.inf if run.failed else run.history["round"].max() for run in results.runs(case, label)]
+    return sum(length >= rounds for length in lengths) >= seeds
 
 
 def keep(part: Part, home: Path) -> str:
     """Adds what was measured to the stored results, or says why not."""
+    new = stored.read_files(part.home)
     if stored.exists(home):
-        before, now = stored.read(home), stored.read(part.home)
-        rounds, seeds = _rounds(before, part.case, part.label), len(before.runs(part.case, part.label))
-        if rounds < math.inf and not _has(now, part.case, part.label, seeds, int(rounds)):
-            return f"not stored: {seeds} seeds of {rounds:.0f} rounds are there already"
-    stored.add(part.home, home)
+        there = stored.read_files(home)
+        new = stored.with_longer_runs(new, there)
+        of = part.case, part.label
+        before, now = stored.results_of(there), stored.results_of(new)
+        seeds, rounds = len(before.runs(*of)), before.rounds_of(part.case).get(part.label, 0)
+        if not _has(now, *of, max(seeds, len(now.runs(*of))), rounds):
+            return f"not stored: {seeds} seeds of {rounds} rounds are there already"
+    stored.add(new, home)
     return ""
 
 

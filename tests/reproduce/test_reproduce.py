@@ -25,7 +25,7 @@ from undrift.reproduce.cost import _sizes, cost
 from undrift.reproduce.experiment import Experiment, read
 from undrift.reproduce.measures import measure_named
 from undrift.reproduce.plan import listed, plan
-from undrift.reproduce.results import Results
+from undrift.reproduce.results import Results, shared_rounds
 from undrift.reproduce.run import run
 from undrift.reproduce.verdicts import Outcome, Verdict, verdicts
 
@@ -491,7 +491,7 @@ def test_parts_that_were_run_apart_are_added_in_the_order_of_the_experiment(tiny
     for case, label in (("two", "B"), ("one", "B"), ("two", "A"), ("one", "A"), ("one", "B")):
         home = tmp_path / f"{case}-{label}"
         stored.write(run(plan(tiny, only=f"{case},{label}"), home), home)
-        stored.add(home, tmp_path / "added")
+        stored.add(stored.read_files(home), tmp_path / "added")
     for name in (stored.HISTORIES, stored.ABOUT, stored.ANSWERS):
         assert (tmp_path / "added" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
@@ -511,12 +511,14 @@ def test_a_campaign_runs_what_is_not_stored_with_as_many_seeds_and_rounds(
         ["tiny --only two,A --seeds 2 --rounds 3", "tiny --rounds 2"],
         ["tiny --only two,A --seeds 3 --rounds 2", "--runs", str(tmp_path / "fewer-rounds")],
         ["tiny --only two,A --seeds 1 --rounds 4", "--runs", str(tmp_path / "fewer-seeds")],
+        ["tiny --only two,A --seeds 1 --rounds 4"],
         ["tiny"],
     )
     for lines in calls:
         monkeypatch.setattr("sys.argv", [*given, *lines])
         campaign["main"]()
-    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == [
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in printed] == [
         "1/1 tiny one A",
         "1/3 tiny one B",
         "2/3 tiny two A",
@@ -527,11 +529,17 @@ def test_a_campaign_runs_what_is_not_stored_with_as_many_seeds_and_rounds(
         "1/1 tiny two A",
         "1/1 tiny two A",
     ]
+    assert [line.partition(" s ")[2] for line in printed[-2:]] == [
+        "not stored: 2 seeds of 3 rounds are there already",
+        "",
+    ]
     found = stored.read(tmp_path / "results" / "tiny")
     assert {case: found.labels(case) for case in found.records} == {"one": ["A", "B"], "two": ["A", "B"]}
-    # The last parts had fewer rounds than were stored, or fewer seeds, and did not replace them.
+    # Of the last parts one had fewer rounds than were stored, and was not added; of the other, with fewer seeds, one
+    # has more rounds now.
     assert [found.rounds_of(case) for case in found.records] == [{"A": 4, "B": 4}, {"A": 3, "B": 2}]
     assert [found.seeds_of(case) for case in found.records] == [{"A": 1, "B": 1}, {"A": 2, "B": 2}]
+    assert [shared_rounds([run]) for run in found.runs("two", "A")] == [4, 3]
 
 
 def test_a_campaign_ends_in_time_with_what_it_has(tiny: Experiment, tmp_path: Path) -> None:
@@ -576,7 +584,7 @@ def test_results_of_another_experiment_are_not_added(tiny: Experiment, tmp_path:
         (tmp_path / name).mkdir()
         stored.write(results(replace(tiny, name=name), one=trained()), tmp_path / name)
     with pytest.raises(ValueError, match="results of theirs are added to those of mine"):
-        stored.add(tmp_path / "theirs", tmp_path / "mine")
+        stored.add(stored.read_files(tmp_path / "theirs"), tmp_path / "mine")
 
 
 def test_results_from_another_device_are_told_apart(tiny: Experiment, tmp_path: Path) -> None:
@@ -586,7 +594,7 @@ def test_results_from_another_device_are_told_apart(tiny: Experiment, tmp_path: 
         run = trained()[0]._replace(label=label, environment={"device": device, "torch": torch})
         stored.write(results(tiny, one=[run]), tmp_path / device)
         assert page.markdown(stored.read(tmp_path / device)).count("torch") == 1
-    stored.add(tmp_path / "cpu", tmp_path / "NVIDIA H200")
+    stored.add(stored.read_files(tmp_path / "cpu"), tmp_path / "NVIDIA H200")
     both = stored.read(tmp_path / "NVIDIA H200")
     assert {each.label: each.environment["device"] for each in both.records["one"]} == {"A": "NVIDIA H200", "B": "cpu"}
     assert " On NVIDIA H200, torch 2.11.0. On a CPU, torch 2.13.0: one: B.\n" in page.markdown(both)

@@ -6,7 +6,7 @@ import base64
 import gzip
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -134,11 +134,39 @@ def read_files(home: Path) -> Stored:
     return found
 
 
-def add(part: Path, home: Path) -> None:
+def add(part: Stored, home: Path) -> None:
     """Add results of some algorithms or cases to those that are in `home`, in the order of the experiment."""
-    own = read_files(part)
     home.mkdir(parents=True, exist_ok=True)
-    write_files(merged(read_files(home), own) if exists(home) else own, home)
+    write_files(merged(read_files(home), part) if exists(home) else part, home)
+
+
+def with_longer_runs(new: Stored, old: Stored) -> Stored:
+    """With the old runs of further seeds, or of more rounds, where both were made alike: at one place, as written."""
+    alike = [
+        pair
+        for pair in new.pairs
+        if old.environments.get(pair) == new.environments[pair] and _written(old, pair) == _written(new, pair)
+    ]
+    lengths = [dict(each.runs.groupby(_ABOUT_RUNS)["round"].max()) for each in (old, new)]
+    kept = [run for run, rounds in lengths[0].items() if run[:2] in alike and rounds > lengths[1].get(run, 0)]
+    runs = pd.concat([new.runs[~_among(new.runs, kept)], old.runs[_among(old.runs, kept)]])
+    answers = {pair: dict(seeds) for pair, seeds in new.answers.items()}
+    for case, label, seed in kept:
+        answers.get((case, label), {}).pop(seed, None)
+        if seed in (right := old.answers.get((case, label), {})):
+            answers.setdefault((case, label), {})[seed] = right[seed]
+    return new._replace(runs=runs, answers={pair: seeds for pair, seeds in answers.items() if seeds})
+
+
+def _written(stored: Stored, pair: Pair) -> str:
+    """An algorithm with its options, the rate that was chosen among them."""
+    case, label = pair
+    return str(stored.about["chosen"][case]["algorithms"][label])
+
+
+def _among(runs: pd.DataFrame, wanted: Sequence[tuple[Any, ...]]) -> pd.Series[bool]:
+    rows = zip(*(runs[name] for name in _ABOUT_RUNS), strict=True)
+    return pd.Series([row in wanted for row in rows], index=runs.index, dtype=bool)
 
 
 def merged(old: Stored, new: Stored) -> Stored:
@@ -203,7 +231,11 @@ def _thinned(history: pd.DataFrame) -> pd.DataFrame:
 
 def read(home: Path, experiment: Experiment | None = None) -> Results:
     """The results of an experiment, or of another one that looks at the same runs."""
-    about, runs, answers, environments = read_files(home)
+    return results_of(read_files(home), experiment)
+
+
+def results_of(given: Stored, experiment: Experiment | None = None) -> Results:
+    about, runs, answers, environments = given
     records: dict[str, list[Record]] = {}
     for (case, label, seed), history in runs.groupby(["case", "algorithm", "seed"], sort=False):
         environment = environments[str(case), str(label)]
