@@ -139,6 +139,17 @@ def test_what_images_prepared_as_in_the_public_code_of_fedhbm_gain() -> None:
     assert f"at most {gain.max():.1f} points more" in (HOME / "fedhbm.md").read_text("utf-8")
 
 
+def test_what_the_summed_control_of_the_public_code_of_fedhbm_reaches() -> None:
+    runs = pd.read_csv(HOME / "histories" / "released.csv.gz").set_index("algorithm")
+    text = (HOME / "fedhbm.md").read_text("utf-8")
+    for algorithm, words in [
+        ("summedscaffold", "stays at {best:.1f} % for {rounds} rounds at a rate of 0.01"),
+        ("summedscaffold(lr=0.0001)", "reaches {best:.1f} % within {rounds} at 0.0001"),
+    ]:
+        run = runs.loc[algorithm]
+        assert words.format(best=100 * run.accuracy.max(), rounds=run["round"].max()) in text
+
+
 def test_what_models_and_settings_of_the_public_code_of_fedpmvr_reach() -> None:
     runs = pd.read_csv(HOME / "histories" / "released-fedpmvr.csv.gz")
     text = (HOME / "fedpmvr.md").read_text("utf-8")
