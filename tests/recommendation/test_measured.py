@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from importlib import resources
+from itertools import product
 
 import pandas as pd
 import pytest
@@ -72,3 +73,10 @@ def test_a_device_is_called_no_more_than_the_file_says(monkeypatch: pytest.Monke
     written = page.markdown()
     assert "**10 clients of 100, two CPU cores**" in written.replace("\u00a0", " ")
     assert "**10 clients of 100, cuda**" in written.replace("\u00a0", " ")
+
+
+def test_every_algorithm_ran_in_every_setting_at_every_rate_with_every_seed() -> None:
+    rows = measured.rows()
+    runs = set(zip(rows.task, rows.algorithm, rows.lr, rows.seed, strict=True))
+    assert runs == set(product(measured.TASKS, measured.ALGORITHMS, measured.RATES, range(measured.SEEDS)))
+    assert len(rows) == len(runs)

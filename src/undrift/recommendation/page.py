@@ -58,7 +58,7 @@ def markdown() -> str:
     parts += [f"{_LIMITS}{_edge(found)}", _missing(found), _coincide(same)]
     parts += [_accuracies(found), _winners(found, same), _ranks(found, tasks, order), _traffic(found, order)]
     parts.append(_seconds(found, tasks, order))
-    return "\n".join(parts)
+    return "\n".join(part for part in parts if part)
 
 
 @cache
