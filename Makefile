@@ -64,7 +64,7 @@ format: setup ## Fix what ruff can fix, and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-types: setup ## Type-check the library and its tests
+types: setup ## Type-check the library, its tests and the scripts of the reproduction
 	$(BIN)/mypy
 
 reproduction-report: setup ## Write the pages of the papers' experiments from stored results

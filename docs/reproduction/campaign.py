@@ -101,7 +101,7 @@ def parts(line: str, place: dict[str, str], runs: Path, results: Path, until: fl
 
 def _has(results: Results, case: str, label: str, seeds: int, rounds: int) -> bool:
     """Whether so many seeds have so many rounds; where a run failed, more rounds would not help."""
-    lengths = [math.inf if run.failed else run.history["round"].max() for run in results.runs(case, label)]
+    lengths: list[float] = [math.inf if run.failed else run.history["round"].max() for run in results.runs(case, label)]
     return sum(length >= rounds for length in lengths) >= seeds
 
 

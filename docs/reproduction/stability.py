@@ -24,6 +24,7 @@ import undrift as ud
 from undrift.algorithms import SCAFFOLD
 from undrift.algorithms.scaffold import ControlVariates
 from undrift.correction import At, Correction
+from undrift.storage.states import ClientStates
 from undrift.tree import Tree, add, dot, scale, sub, take, where, zeros
 
 SAMPLED = range(0, 100, 10)  # clients that are looked at
@@ -133,7 +134,9 @@ def look(row: dict[str, Any], run: ud.Run) -> dict[str, float]:
     found = {"model": norm(params), "gradient": norm(mean)}
     found["client_gradient"] = sum(map(norm, gradients.values())) / len(gradients)
     if "ControlVariates" in run.memory.server:
-        states, known = run.memory.states, set(run.memory.states.seen.tolist())
+        states = run.memory.states
+        assert isinstance(states, ClientStates)
+        known = set(states.seen.tolist())
         own = {c: copied(states.look(c)["ControlVariates"]["control"]) for c in SAMPLED if c in known}
         found["c"] = norm(run.memory.server["ControlVariates"]["control"])
         found["c_i"] = sum(map(norm, own.values())) / max(1, len(own))
