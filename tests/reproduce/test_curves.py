@@ -90,3 +90,18 @@ def test_curves_that_rise_at_once_are_drawn_without_the_rise(first: float, begin
     records = [run("FedAvg", [first, *[0.9] * 9]), run("FedDPC", [first, *np.linspace(0.9, 0.98, 9)])]
     (panel,) = curves._figure(Results(find("feddpc-table2"), {"": records}, {}, fast=False)).axes
     assert panel.get_ylim()[0] == pytest.approx(begins, abs=0.1)
+
+
+@pytest.mark.filterwarnings("error")
+def test_curves_at_one_accuracy_keep_a_scale_that_has_a_height() -> None:
+    records = [run("FedAvg", [0.1] * 3), run("FedDPC", [0.1] * 3)]
+    (panel,) = curves._figure(Results(find("feddpc-table2"), {"": records}, {}, fast=False)).axes
+    low, high = panel.get_ylim()
+    assert low < 10 < high
+
+
+def test_a_single_round_is_a_point() -> None:
+    records = [run("FedAvg", [0.1]), run("FedDPC", [0.1])]
+    (panel,) = curves._figure(Results(find("feddpc-table2"), {"": records}, {}, fast=False)).axes
+    assert [line.get_marker() for line in panel.lines] == ["o", "o"]
+    assert panel.get_xticks().tolist() == [0, 1]

@@ -113,6 +113,8 @@ def _panel(axes: Axes, records: Sequence[Record], colours: Mapping[str, Colour],
     legend.remove()  # names stand beside the curves
     for line in axes.lines:
         line.set(linewidth=2.2 if line.get_label() in strong else 1.1, zorder=3 if line.get_label() in strong else 2)
+        if np.size(line.get_xdata()) == 1:  # no line
+            line.set_marker("o")
     for band in axes.collections:
         band.set_alpha(0.13)
     axes.spines[["top", "right"]].set_visible(False)
@@ -129,6 +131,7 @@ def _scale_rounds(axes: Axes, results: Results, case: str) -> None:
         axes.set_xlim(right=results.rounds(case))
     else:
         axes.set_xlim(0, results.rounds(case))
+        axes.locator_params("x", integer=True)
 
 
 def _leave_out_rise(panels: Sequence[Axes]) -> None:
@@ -141,7 +144,7 @@ def _leave_out_rise(panels: Sequence[Axes]) -> None:
         return
     low, high = panels[0].get_ylim()
     begin, end = np.nanmin(heights), np.nanmax(heights)
-    if end - begin < (high - low) / 2:
+    if 0 < end - begin < (high - low) / 2:
         panels[0].set_ylim(begin - 0.05 * (end - begin), end + 0.05 * (end - begin))
 
 
