@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
     from matplotlib.axes import Axes
 
-_EVERY_RANK = 15  # as many have room for their numbers
+_NUMBERED = 15  # ranks; of more, every fifth has a number
 
 
 def draw(ranks: Ranks, axes: Axes | None = None) -> Axes:
@@ -43,7 +43,7 @@ def draw(ranks: Ranks, axes: Axes | None = None) -> Axes:
     for (bar,) in drawn["crossbars"]:  # its points are in the order of a set, which differs between processes
         bar.set_xdata(sorted(bar.get_xdata()))
     axes.set_xlim(1 - 0.05 * (count - 1), count + 0.05 * (count - 1))
-    step = 1 if count <= _EVERY_RANK else 5
+    step = 1 if count <= _NUMBERED else 5
     axes.set_xticks(sorted({1, *range(step, count + 1, step)}))
     return axes
 

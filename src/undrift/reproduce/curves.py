@@ -113,7 +113,7 @@ def _panel(axes: Axes, records: Sequence[Record], colours: Mapping[str, Colour],
     legend.remove()  # names stand beside the curves
     for line in axes.lines:
         line.set(linewidth=2.2 if line.get_label() in strong else 1.1, zorder=3 if line.get_label() in strong else 2)
-        if np.size(line.get_xdata()) == 1:  # no line
+        if np.size(line.get_xdata()) == 1:  # a line of one point is not seen
             line.set_marker("o")
     for band in axes.collections:
         band.set_alpha(0.13)

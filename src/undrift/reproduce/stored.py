@@ -141,11 +141,13 @@ def add(part: Stored, home: Path) -> None:
 
 
 def with_longer_runs(new: Stored, old: Stored) -> Stored:
-    """With the old runs of further seeds, or of more rounds, where both were made alike: at one place, as written."""
+    """With the old runs of further seeds, or of more rounds, where both have the same options and device."""
     alike = [
         pair
         for pair in new.pairs
-        if old.environments.get(pair) == new.environments[pair] and _written(old, pair) == _written(new, pair)
+        if pair in old.environments
+        and old.environments[pair].get("device") == new.environments[pair].get("device")
+        and _written(old, pair) == _written(new, pair)
     ]
     lengths = [dict(each.runs.groupby(_ABOUT_RUNS)["round"].max()) for each in (old, new)]
     kept = [run for run, rounds in lengths[0].items() if run[:2] in alike and rounds > lengths[1].get(run, 0)]
