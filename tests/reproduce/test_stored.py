@@ -117,11 +117,13 @@ def test_files_that_do_not_belong_together_are_said_to_be_damaged(experiment: Ex
         stored.read(tmp_path)
 
 
-def runs(of: Experiment, lengths: dict[int, int], device: str = "cpu", written: str = "fedavg") -> Results:
-    """Of FedAvg, by seed; all answers are those of the device."""
+def runs(
+    of: Experiment, lengths: dict[int, int], device: str = "cpu", written: str = "fedavg", torch: str = "2.11.0"
+) -> Results:
+    """Of FedAvg, by seed; runs of more than two rounds answer correctly."""
     columns = {"accuracy": 0.5, "train_loss": 1.0, "bytes_down": 1, "bytes_up": 1, "diverged": False}
     histories = {seed: pd.DataFrame({"round": range(1, count + 1), **columns}) for seed, count in lengths.items()}
-    records = [Record("FedAvg", seed, each, {}, {"device": device}) for seed, each in histories.items()]
+    records = [Record("FedAvg", seed, each, {}, {"device": device, "torch": torch}) for seed, each in histories.items()]
     correct = {(CASES[0], "FedAvg"): {seed: np.array([count > 2]) for seed, count in lengths.items()}}
     return Results(of, {CASES[0]: records}, {CASES[0]: Chosen({"FedAvg": written})}, fast=False, correct=correct)
 
@@ -134,14 +136,14 @@ def runs(of: Experiment, lengths: dict[int, int], device: str = "cpu", written: 
         ("cpu", "fedavg(lr=0.1)", {0: 3, 1: 2}),
     ],
 )
-def test_longer_runs_of_the_same_settings_and_place_are_not_replaced(
+def test_longer_runs_of_the_same_settings_and_device_are_not_replaced(
     device: str, written: str, expected: dict[int, int], experiment: Experiment, tmp_path: Path
 ) -> None:
-    """Seed 1 has more rounds now, the others fewer, or none."""
+    """Seed 1 has more rounds now, the others fewer, or none; torch is another version."""
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
     stored.write(runs(experiment, {0: 4, 1: 1, 2: 3}), tmp_path / "old")
-    stored.write(runs(experiment, {0: 3, 1: 2}, device, written), tmp_path / "new")
+    stored.write(runs(experiment, {0: 3, 1: 2}, device, written, torch="2.13.0"), tmp_path / "new")
     new, old = (stored.read_files(tmp_path / name) for name in ("new", "old"))
     stored.add(stored.with_longer_runs(new, old), tmp_path / "old")
     found = stored.read(tmp_path / "old")
